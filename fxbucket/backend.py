@@ -1,0 +1,151 @@
+"""The torch.compile backend: runs the pipeline on each captured graph, compiles, and returns the look-up."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from fxbucket.axes import python_spelling
+from fxbucket.capture import program_of
+from fxbucket.compilers import compiler_for
+from fxbucket.dispatch import Dispatcher, FxbucketWarning
+from fxbucket.explain import Explanation, explain
+from fxbucket.frame import current_call
+from fxbucket.options import Options
+from fxbucket.passes.admit import Admit
+from fxbucket.passes.captured import Capture, value_of
+from fxbucket.passes.discover import Discover
+from fxbucket.passes.errors import AxisError, nearest
+from fxbucket.passes.pipeline import Pipeline
+from fxbucket.passes.program import Program
+from fxbucket.passes.split import Split
+from fxbucket.passes.symbolic import SYMBOLIC_TYPES
+from fxbucket.torch_compat import check_torch_version, tracing_shape_env
+
+
+def default_pipeline(options: Options, missing: Any = "error") -> Pipeline:
+    """Return the passes that every captured graph goes through before its buckets are compiled one by one."""
+    return Pipeline(
+        (
+            Split(options.boundaries, missing=missing),  # boundaries → pieces
+            *options.passes,  # the user's own
+            Discover(),  # where the arguments carry which symbol
+            Admit(options.buckets),  # which buckets the capture's guards allow
+        )
+    )
+
+
+class Backend:
+    """A ``torch.compile`` backend with its options; one value serves one model.
+
+    Attributes:
+        options: as they were given, checked.
+        dispatchers: one for each graph that was captured, in order.
+    """
+
+    def __init__(self, options: Options) -> None:
+        check_torch_version()
+        self.options = options
+        self.dispatchers: list[Dispatcher] = []
+        self._compiler = compiler_for(options.compiler, options.inductor_options)
+        self._warned: set[str] = set()
+        self.__name__ = "fxbucket"
+
+    def __call__(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Take a graph from Dynamo and return what runs it."""
+        call = current_call()
+        arguments = call.arguments if call is not None and call.specs is self.options.specs else None
+        program = program_of(module, tracing_shape_env(), self.options.specs, arguments)
+        self._check_axes(program.capture)
+        self._warn_of_unnamed(program.capture)
+        if program.capture.refusal:
+            prepared = program
+        else:
+            # A boundary may be in one graph of a model and not in the next; the first graph must hold it.
+            first = not self.dispatchers and not program.capture.is_fragment
+            prepared = default_pipeline(self.options, "error" if first else "ignore")(program)
+        dispatcher = Dispatcher(prepared, self.options, self._compiler)
+        if self.options.compile_when == "first_call":
+            dispatcher.compile_all()
+        self.dispatchers.append(dispatcher)
+        return dispatcher.emitted.function
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """One program for each captured graph, cut and with its decisions; symbolic."""
+        return tuple(dispatcher.program for dispatcher in self.dispatchers)
+
+    def explain(self) -> Explanation:
+        """Return what was captured, cut, compiled and served so far."""
+        return explain(self.dispatchers)
+
+    def _check_axes(self, capture: Capture) -> None:
+        """Raise :class:`AxisError` where the first graph holds none of an axis's expressions."""
+        if self.dispatchers or capture.is_fragment:
+            return
+        names = {axis.name for axis in capture.axes}
+        for spec in self.options.specs:
+            if spec.name in names or all(reading.dim is None for reading in spec.readings):
+                continue
+            possible = [place for axis in capture.axes for place in axis.expressions]
+            possible += [python_spelling(held.source) for held in capture.placeholders if held.role == "input"]
+            expressions = ", ".join(repr(reading.expression) for reading in spec.readings)
+            raise AxisError(f"axis {expressions} names no argument of the captured graph; {nearest(spec.name, possible)}.")
+
+    def _warn_of_unnamed(self, capture: Capture) -> None:
+        """Warn once of a dim that was not named and changed since an earlier capture."""
+        named = {expression for axis in capture.axes for expression in axis.expressions}
+        now = _fixed_sizes(capture)
+        for dispatcher in self.dispatchers:
+            for place, size in _fixed_sizes(dispatcher.program.capture).items():
+                if place in now and now[place] != size and place not in named and place not in self._warned:
+                    self._warned.add(place)
+                    warnings.warn(
+                        f"{place} changed from {size} to {now[place]} and was not named as an axis, so the model was "
+                        f"captured again; name it to capture once: axes={{{_short(place)!r}: {place!r}}}.",
+                        FxbucketWarning,
+                        stacklevel=2,
+                    )
+
+
+def _short(place: str) -> str:
+    return "".join(part if part.isalnum() else "_" for part in place).strip("_").replace("__", "_")
+
+
+def _fixed_sizes(capture: Capture) -> dict[str, int]:
+    """Return the sizes of a capture's tensor arguments that are plain numbers, by their Python expression."""
+    nodes = [node for node in capture.module.graph.nodes if node.op == "placeholder"]
+    found: dict[str, int] = {}
+    for placeholder, node in zip(capture.placeholders, nodes, strict=True):
+        value = value_of(node)
+        if placeholder.role == "input" and isinstance(value, torch.Tensor):
+            spelling = python_spelling(placeholder.source)
+            found |= {
+                f"{spelling}.shape[{dim}]": int(size)
+                for dim, size in enumerate(value.shape)
+                if not isinstance(size, SYMBOLIC_TYPES)
+            }
+    return found
+
+
+def backend(**options: Any) -> Backend:
+    """Return a backend for ``torch.compile(model, backend=...)``.
+
+    Args:
+        **options: the fields of :class:`fxbucket.options.Options`, by name.
+
+    Raises:
+        OptionError, AxisError, SizeError: an option is wrong; nothing is made.
+    """
+    return Backend(Options.of(options))
+
+
+def dynamo_backend(
+    module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **_: Any
+) -> Callable[..., Any]:
+    """Serve ``torch.compile(model, backend="fxbucket", options={...})``: one backend value for each graph."""
+    return backend(**(options or {}))(module, example_inputs)

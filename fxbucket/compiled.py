@@ -1,0 +1,161 @@
+"""``fxbucket.compile``: a compiled model that is used like the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fxbucket.backend import Backend
+from fxbucket.explain import Explanation
+from fxbucket.frame import CallFrame, capturing, entry_point
+from fxbucket.options import Options
+from fxbucket.passes.errors import FxbucketError
+from fxbucket.passes.program import Program
+from fxbucket.progress import progress_bar
+from fxbucket.torch_compat import original_error
+
+
+class _Engine:
+    """What a compiled module and a compiled function share: the captured frame, the backend and the calls."""
+
+    def __init__(self, model: Callable[..., Any], options: Options) -> None:
+        self.options = options
+        self.backend = Backend(options)
+        self.frame = CallFrame(options.specs, entry_point(model))
+        self.function = torch.compile(self.frame.function, backend=self.backend, dynamic=False)
+        self.checked = False
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        call = self.frame.bind(args, kwargs)
+        if not self.checked:
+            for spec in self.options.specs:
+                for reading in spec.readings:
+                    reading.read(call.arguments)
+            self.checked = True
+        with capturing(call):
+            try:
+                return self.function(*args, **kwargs)
+            except Exception as error:
+                cause = original_error(error)
+                if isinstance(cause, FxbucketError) and cause is not error:
+                    raise cause from cause.__cause__
+                raise
+
+    def warmup(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        with progress_bar():
+            self.call(args, kwargs)
+            for dispatcher in self.backend.dispatchers:
+                dispatcher.compile_all()
+
+
+class _Inspectable:
+    """What users ask a compiled model."""
+
+    _engine: _Engine
+
+    def warmup(self, *args: Any, **kwargs: Any) -> None:
+        """Capture the model for these arguments and compile every pinned size now, with progress on the terminal.
+
+        The model runs once with the arguments.
+        """
+        self._engine.warmup(args, kwargs)
+
+    def explain(self) -> Explanation:
+        """Return what was captured, cut, compiled and served so far; ``print`` shows tables."""
+        return self._engine.backend.explain()
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """One program for each captured graph, cut and with its decisions; symbolic."""
+        return self._engine.backend.programs
+
+
+class CompiledFunction(_Inspectable):
+    """A compiled function; call it like the function."""
+
+    def __init__(self, function: Callable[..., Any], options: Options) -> None:
+        self._engine = _Engine(function, options)
+        self.__wrapped__ = function
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        return self._engine.call(args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"fxbucket.compile({self.__wrapped__!r})"
+
+
+class CompiledModule(_Inspectable, torch.nn.Module):
+    """A compiled module; parameters, buffers, hooks, train/eval mode and state_dict are the module's own.
+
+    Attributes that this class does not have are read from and written to the module.
+    """
+
+    def __init__(self, module: torch.nn.Module, options: Options) -> None:
+        # nn.Module.__init__ would give this object containers of its own; it has none, so that those of the module serve.
+        self.__dict__["_module"] = module
+        self.__dict__["_engine"] = _Engine(module, options)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module."""
+        return self._engine.call(args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_module"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__dict__["_module"], name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self.__dict__["_module"], name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*type(self).__dict__, *dir(self._module)})
+
+    def __repr__(self) -> str:
+        return f"fxbucket.compile({self._module!r})"
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the module's state, with the module's own keys."""
+        return self._module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load the module's state; see ``torch.nn.Module.load_state_dict``."""
+        return self._module.load_state_dict(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return _recompiled, (self._module, self._engine.options)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModule:
+        import copy
+
+        return CompiledModule(copy.deepcopy(self._module, memo), self._engine.options)
+
+
+def _recompiled(module: torch.nn.Module, options: Options) -> CompiledModule:
+    return CompiledModule(module, options)
+
+
+def compile(model: Callable[..., Any], **options: Any) -> Any:
+    """Compile a model for the sizes that matter; the result is used like the model.
+
+    Args:
+        model: a module or a function.
+        **options: the fields of :class:`fxbucket.options.Options`, by name: ``sizes``, ``axes``, ``splitting_ops``,
+            ``on_miss``, ``compiler``, ``compile_when``, ``max_seen``, ``passes``, ``inductor_options``.
+
+    Returns:
+        A :class:`CompiledModule` for a module, a :class:`CompiledFunction` for a function.
+
+    Raises:
+        OptionError, AxisError, SizeError, BoundaryError: an option is wrong; nothing is made.
+        UnsupportedTorchError: torch is too old.
+    """
+    checked = Options.of(options)
+    if isinstance(model, torch.nn.Module):
+        return CompiledModule(model, checked)
+    return CompiledFunction(model, checked)

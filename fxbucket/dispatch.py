@@ -1,0 +1,218 @@
+"""One captured graph at run time: its buckets' functions, and what serves a call that none of them does."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+
+from fxbucket.compilers import Compile, compile_piece
+from fxbucket.emit import Emitted, bucket_function, dispatch_function, key_function
+from fxbucket.options import Options
+from fxbucket.passes.admit import binding_for
+from fxbucket.passes.buckets import Bucket
+from fxbucket.passes.captured import value_of
+from fxbucket.passes.concretize import Concretize
+from fxbucket.passes.discover import cheapest_use
+from fxbucket.passes.errors import MissError, VerifyError
+from fxbucket.passes.pipeline import Pipeline
+from fxbucket.passes.program import Program
+from fxbucket.passes.symbolic import Number, conditions_in, fake_mode_of, holds
+from fxbucket.passes.verify import Verify
+from fxbucket.progress import Progress, report
+
+MAX_DYNAMIC = 8
+"""How many symbolic compilations one graph gets; each later call that none of them serves runs the graph as it is."""
+
+
+class FxbucketWarning(UserWarning):
+    """Something still gives right results, but not the way that was asked for."""
+
+
+@dataclass(eq=False)
+class Entry:
+    """A bucket of one graph at run time.
+
+    Attributes:
+        bucket: what it serves.
+        binding: the number of each symbol that it pins.
+        hints: the values of the other symbols at which the compiler may try things.
+        program: the program that was compiled for it; ``None`` until then.
+        emitted: its straight-line function; ``None`` until compiled.
+        conditions: what else must hold of a call's sizes.
+        seconds: how long compilation took.
+        counter: its first item counts the calls that it served.
+        note: why it runs uncompiled, or an empty text.
+        ready: puts the compiled function where the look-up finds it.
+    """
+
+    bucket: Bucket
+    binding: Mapping[sympy.Symbol, Number]
+    hints: Mapping[sympy.Symbol, Number] = field(default_factory=dict)
+    program: Program | None = None
+    emitted: Emitted | None = None
+    conditions: tuple[sympy.Basic, ...] = ()
+    seconds: float = 0.0
+    counter: list[int] = field(default_factory=lambda: [0])
+    note: str = ""
+    ready: Callable[[Callable[..., Any]], None] = field(default=lambda _: None, repr=False)
+
+
+class Dispatcher:
+    """Serves the calls of one captured graph.
+
+    Attributes:
+        program: the graph, cut and with its admitted buckets; symbolic.
+        entries: every bucket that was admitted or pinned, in order.
+        dynamic: the symbolic compilations that serve misses.
+        misses: how often each combination of sizes was not pinned, by the axes' names.
+        eager_calls: how many calls ran the captured graph as it is.
+        emitted: the look-up in front of the buckets.
+    """
+
+    def __init__(self, program: Program, options: Options, compiler: Compile) -> None:
+        self.program = program
+        self.entries: list[Entry] = []
+        self.dynamic: list[Entry] = []
+        self.misses: Counter[str] = Counter()
+        self.eager_calls = 0
+        self._options = options
+        self._compiler = compiler
+        self._lock = threading.RLock()
+        found = {symbol: cheapest_use(program, symbol) for symbol in program.capture.hints}
+        self._uses = {symbol: use for symbol, use in found.items() if use is not None}
+        self._read = key_function(list(self._uses.values())).function
+        self._tables: dict[tuple[sympy.Symbol, ...], dict[Any, Callable[..., Any]]] = {}
+        self.emitted = self._prepare()
+
+    def compile_all(self) -> None:
+        """Compile every admitted bucket that is not compiled yet."""
+        with self._lock:
+            waiting = [entry for entry in self.entries if entry.emitted is None]
+            for done, entry in enumerate(waiting):
+                self._compile(entry, done, len(waiting))
+
+    def _prepare(self) -> Emitted:
+        """Return the look-up in front of the buckets; their functions come as they are compiled."""
+        capture = self.program.capture
+        if capture.refusal:
+            warnings.warn(f"a graph runs as it is, uncompiled: {capture.refusal}.", FxbucketWarning, stacklevel=2)
+            return Emitted(self._run_as_captured, "")
+        for decision in self.program.decisions:
+            binding = binding_for(capture, decision.bucket.sizes) if decision.admitted else {}
+            if decision.admitted and self._uses.keys() >= binding.keys():
+                self._enter(Entry(decision.bucket, binding))
+        if self._options.pins_seen:
+            self._tables.setdefault(tuple(self._uses), {})
+        tables = [([self._uses[symbol] for symbol in symbols], table) for symbols, table in self._tables.items()]
+        return dispatch_function(tables, self._missed)
+
+    def _enter(self, entry: Entry) -> None:
+        """Make an entry known to the look-up; its first call compiles it if nothing did before."""
+        symbols = tuple(symbol for symbol in self._uses if symbol in entry.binding)
+        values = tuple(entry.binding[symbol] for symbol in symbols)
+        key = values[0] if len(values) == 1 else values
+        table = self._tables.setdefault(symbols, {})
+
+        def first_call(*args: Any) -> Any:
+            with self._lock:
+                if entry.emitted is None:
+                    self._compile(entry, 0, 1)
+            return table[key](*args)
+
+        table[key] = first_call
+        self.entries.append(entry)
+        entry.ready = lambda function: table.__setitem__(key, function)
+
+    def _compile(self, entry: Entry, done: int, total: int) -> Callable[..., Any]:
+        """Compile an entry's pieces and put its function in the place of the one that waits for it."""
+        started = time.perf_counter()
+        concretize = Concretize(entry.bucket, remaining="keep", hints=entry.hints)
+        try:
+            program = Pipeline((concretize, Verify()))(self.program)
+        except VerifyError as error:
+            warnings.warn(f"bucket {entry.bucket} runs uncompiled: {error}", FxbucketWarning, stacklevel=2)
+            entry.note = str(error)
+            entry.emitted = Emitted(self._run_as_captured, "")
+        else:
+            compiled = [piece for piece in program.pieces if piece.is_compiled]
+            calls = []
+            for piece in program.pieces:
+                if piece.is_compiled:
+                    finished = done * len(compiled) + compiled.index(piece)
+                    report(Progress(str(entry.bucket), piece.name, finished, total * len(compiled)))
+                calls.append(compile_piece(piece, program, self._compiler))
+            entry.program = program
+            entry.conditions = compile_conditions(program)
+            entry.emitted = bucket_function(program, calls, entry.conditions, self._refused, entry.counter)
+        entry.seconds = time.perf_counter() - started
+        entry.ready(entry.emitted.function)
+        return entry.emitted.function
+
+    def _sizes(self, args: tuple[Any, ...]) -> dict[sympy.Symbol, Number]:
+        values = self._read(args)
+        return dict(zip(self._uses, values if len(self._uses) != 1 else (values,), strict=True))
+
+    def _missed(self, args: tuple[Any, ...]) -> Any:
+        """Serve a call whose sizes no table holds."""
+        sizes = self._sizes(args)
+        if self._options.pins_seen and self._uses:
+            with self._lock:
+                table = self._tables[tuple(self._uses)]
+                if len(table) < self._options.max_seen:
+                    self._enter(Entry(Bucket.of(self._by_name(sizes)), sizes))  # type: ignore[arg-type]
+                    return self.emitted.function(*args)
+        named = self._by_name(sizes, fixed=True)
+        text = ", ".join(f"{name}={size}" for name, size in named.items()) or "no axis"
+        self.misses[text] += 1
+        on_miss = self._options.on_miss
+        if on_miss == "error" and named:
+            pinned = "; ".join(str(bucket) for bucket in self._options.buckets) or "none"
+            raise MissError(
+                f"no bucket serves {text} and on_miss='error'. Pinned: {pinned}. Add the size, or choose on_miss='dynamic'."
+            )
+        if on_miss == "eager":
+            return self._run_as_captured(*args)
+        return self._run_dynamic(sizes, args)
+
+    def _refused(self, args: tuple[Any, ...]) -> Any:
+        """Serve a call that a bucket was found for, but whose other sizes break a condition of its compilation."""
+        return self._run_dynamic(self._sizes(args), args)
+
+    def _run_dynamic(self, sizes: Mapping[sympy.Symbol, Number], args: tuple[Any, ...]) -> Any:
+        with self._lock:
+            for entry in self.dynamic:
+                if entry.emitted is not None and all(holds(condition, sizes) for condition in entry.conditions):
+                    return entry.emitted.function(*args)
+            if len(self.dynamic) >= MAX_DYNAMIC:
+                return self._run_as_captured(*args)
+            entry = Entry(Bucket(), {}, hints=sizes)
+            function = self._compile(entry, 0, 1)
+            self.dynamic.append(entry)
+        return function(*args)
+
+    def _by_name(self, sizes: Mapping[sympy.Symbol, Number], fixed: bool = False) -> dict[str, Number]:
+        """Return sizes by the axes' names; with ``fixed`` also the axes that the user named and the capture fixed."""
+        axes = self.program.axes
+        named = {axis.name: sizes[axis.symbol] for axis in axes if axis.symbol in sizes and axis.symbol is not None}
+        if fixed:
+            named |= {axis.name: axis.hint for axis in axes if axis.is_fixed and axis.named}
+        return named
+
+    def _run_as_captured(self, *args: Any) -> Any:
+        self.eager_calls += 1
+        return self.program.capture.module.forward(*args)
+
+
+def compile_conditions(program: Program) -> tuple[sympy.Basic, ...]:
+    """Return what the compilation of a symbolic program came to rely on, read back from the environment that it used."""
+    mode = fake_mode_of(value_of(node) for piece in program.pieces for node in piece.module.graph.nodes)
+    if mode is None or mode.shape_env is None:
+        return ()
+    return conditions_in(mode.shape_env, frozenset(program.open_symbols))

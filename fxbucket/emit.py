@@ -1,0 +1,155 @@
+"""The Python that a call runs: one straight-line function a bucket, and the look-up in front of them."""
+
+from __future__ import annotations
+
+import linecache
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+
+from fxbucket.passes.errors import CaptureError
+from fxbucket.passes.program import Program, Ref, SymbolUse, refs_in
+from fxbucket.passes.symbolic import python_condition
+
+
+@dataclass(frozen=True, eq=False)
+class Emitted:
+    """A generated function and its source.
+
+    Attributes:
+        function: takes the arguments of the captured graph.
+        source: what was compiled, for people to read.
+    """
+
+    function: Callable[..., Any]
+    source: str
+
+
+def bucket_function(
+    program: Program,
+    calls: Sequence[Callable[..., Any]],
+    conditions: Sequence[sympy.Basic],
+    refused: Callable[[tuple[Any, ...]], Any],
+    counter: list[int],
+) -> Emitted:
+    """Return the straight-line function that runs a program's pieces.
+
+    Args:
+        program: made concrete for the bucket (or kept symbolic).
+        calls: what runs each piece, in order.
+        conditions: what must hold of the open symbols; where one does not, ``refused`` gets the arguments instead.
+        refused: see ``conditions``.
+        counter: its first item counts the calls.
+    """
+    parameters = [placeholder.name for placeholder in program.capture.placeholders]
+    namespace: dict[str, Any] = {"_counter": counter, "_refused": refused, "math": math}
+    lines = []
+    if conditions:
+        lines.append(f"if not ({' and '.join(f'({python_condition(condition)})' for condition in conditions)}):")
+        lines.append(f"    return _refused(({', '.join(parameters)},))")
+    lines.append("_counter[0] += 1")
+    constants: dict[int, str] = {}
+    result = _expression(program.outputs, namespace, constants)
+    last_use = _last_uses(program)
+    for index, (piece, call) in enumerate(zip(program.pieces, calls, strict=True)):
+        runner = f"_run_{piece.name}"
+        namespace[runner] = call
+        targets = f"({', '.join(piece.outputs)},) = " if piece.outputs else ""
+        lines.append(f"{targets}{runner}({', '.join(piece.inputs)})")
+        dead = sorted({name for name in (*piece.inputs, *piece.outputs) if last_use.get(name, -1) == index})
+        if dead:
+            lines.append(f"del {', '.join(dead)}")
+    lines.append(f"return {result}")
+    head = f"def bucket({', '.join(parameters)}):"
+    title = f'    """Serves {program.bucket}."""'
+    source = "\n".join([head, title, *(f"    {line}" for line in lines)]) + "\n"
+    return _compiled(source, "bucket", f"bucket {program.bucket}", namespace)
+
+
+def _last_uses(program: Program) -> dict[str, int]:
+    """Return the index of the last piece that touches each value, but for values that the call returns."""
+    returned = set(refs_in(program.outputs))
+    last: dict[str, int] = {}
+    for index, piece in enumerate(program.pieces):
+        for name in (*piece.inputs, *piece.outputs):
+            if name not in returned:
+                last[name] = index
+    return last
+
+
+def _expression(structure: Any, namespace: dict[str, Any], constants: dict[int, str]) -> str:
+    if isinstance(structure, Ref):
+        return structure.name
+    if isinstance(structure, (tuple, list)):
+        inner = ", ".join(_expression(item, namespace, constants) for item in structure)
+        return f"({inner}{',' if len(structure) == 1 else ''})"
+    if structure is None or isinstance(structure, (bool, int, str)):
+        return repr(structure)
+    if isinstance(structure, (float, complex, torch.dtype, torch.device)):
+        # A float such as inf has no literal, so it is kept as an object.
+        name = constants.setdefault(id(structure), f"_constant_{len(constants)}")
+        namespace[name] = structure
+        return name
+    raise CaptureError(f"the graph returns a {type(structure).__name__}, which fxbucket cannot carry: {structure!r}")
+
+
+def _reader(use: SymbolUse) -> str:
+    """Return the expression that reads a symbol from the arguments."""
+    argument = f"args[{use.placeholder}]"
+    if use.field == "value":
+        return argument
+    if use.field == "size":
+        return f"{argument}.shape[{use.dim}]"
+    return f"{argument}.stride({use.dim})" if use.field == "stride" else f"{argument}.storage_offset()"
+
+
+def key_function(uses: Sequence[SymbolUse]) -> Emitted:
+    """Return a function from the arguments to the values that these uses read: one value, or a tuple of several."""
+    key = _key(uses)
+    source = f"def key(args):\n    return {key}\n"
+    return _compiled(source, "key", "key", {})
+
+
+def _key(uses: Sequence[SymbolUse]) -> str:
+    reads = [_reader(use) for use in uses]
+    if len(reads) == 1:
+        return reads[0]
+    return f"({', '.join(reads)})"
+
+
+def dispatch_function(
+    tables: Sequence[tuple[Sequence[SymbolUse], Mapping[Any, Callable[..., Any]]]],
+    missed: Callable[[tuple[Any, ...]], Any],
+) -> Emitted:
+    """Return the function that looks a call's sizes up and runs the bucket that it finds.
+
+    Args:
+        tables: for each set of axes that buckets pin, how to read their sizes, and the buckets' functions by size. The
+            tables may grow later; the function sees it.
+        missed: gets the arguments of a call that no table serves.
+    """
+    namespace: dict[str, Any] = {"_missed": missed}
+    lines = []
+    for number, (uses, table) in enumerate(tables):
+        namespace[f"_find_{number}"] = table.get
+        lines += [f"found = _find_{number}({_key(uses)})", "if found is not None:", "    return found(*args)"]
+    lines.append("return _missed(args)")
+    source = "def dispatch(*args):\n" + "".join(f"    {line}\n" for line in lines)
+    return _compiled(source, "dispatch", "dispatch", namespace)
+
+
+_generated = 0
+
+
+def _compiled(source: str, name: str, title: str, namespace: dict[str, Any]) -> Emitted:
+    """Compile generated source so that tracebacks show its lines."""
+    global _generated
+    _generated += 1
+    filename = f"<fxbucket {title} #{_generated}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    exec(compile(source, filename, "exec"), namespace)
+    return Emitted(namespace[name], source)

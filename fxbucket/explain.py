@@ -1,0 +1,186 @@
+"""What was captured, cut, compiled and served: plain data that prints as tables."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fxbucket.passes.text import condition_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from fxbucket.dispatch import Dispatcher, Entry
+
+
+@dataclass(frozen=True)
+class PieceFacts:
+    """One piece: its name, why it was cut, whether it is compiled, and how many nodes it holds."""
+
+    name: str
+    reason: str
+    kind: str
+    num_nodes: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AxisFacts:
+    """One axis: its name, the expressions that read it, torch's symbol, and the range for which the capture is valid."""
+
+    name: str
+    expressions: tuple[str, ...]
+    symbol: str
+    range: str
+    named: bool
+
+
+@dataclass(frozen=True)
+class BucketFacts:
+    """One bucket: what became of it, why, its own conditions, seconds of compilation and calls served."""
+
+    bucket: str
+    state: str
+    reason: str
+    conditions: tuple[str, ...]
+    seconds: float
+    calls: int
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """One captured graph."""
+
+    pieces: tuple[PieceFacts, ...]
+    axes: tuple[AxisFacts, ...]
+    guards: tuple[str, ...]
+    buckets: tuple[BucketFacts, ...]
+    misses: Mapping[str, int]
+    eager_calls: int
+    refusal: str
+    source: str
+    bucket_sources: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a compiled model did so far; ``print`` shows tables.
+
+    Attributes:
+        graphs: one for each captured graph, in order.
+    """
+
+    graphs: tuple[GraphFacts, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of compilation in all."""
+        return sum(bucket.seconds for graph in self.graphs for bucket in graph.buckets)
+
+    def calls(self) -> dict[str, int]:
+        """Return how many calls each bucket served, over all graphs."""
+        found: dict[str, int] = {}
+        for graph in self.graphs:
+            for bucket in graph.buckets:
+                found[bucket.bucket] = found.get(bucket.bucket, 0) + bucket.calls
+        return found
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        out = io.StringIO()
+        console = Console(file=out, width=120, color_system=None)
+        if not self.graphs:
+            console.print("nothing is captured yet: call the model, or warmup(...) it.")
+        for number, graph in enumerate(self.graphs):
+            console.print(f"graph {number}" + (f": runs as it is, {graph.refusal}" if graph.refusal else ""))
+            for table in _tables(graph):
+                console.print(table)
+            if graph.eager_calls:
+                console.print(f"calls of the captured graph as it is: {graph.eager_calls}")
+        return out.getvalue().rstrip()
+
+
+def _tables(graph: GraphFacts) -> list[Table]:
+    def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+        from rich.table import Table
+
+        made = Table(*columns, title=title, title_justify="left")
+        for row in rows:
+            made.add_row(*row)
+        return made
+
+    found = [
+        table(
+            "pieces",
+            ("piece", "kind", "nodes", "why"),
+            [(piece.name, piece.kind, str(piece.num_nodes), piece.reason) for piece in graph.pieces],
+        ),
+        table(
+            "axes",
+            ("axis", "symbol", "range", "read by"),
+            [(axis.name, axis.symbol, axis.range, ", ".join(axis.expressions)) for axis in graph.axes],
+        ),
+    ]
+    if graph.guards:
+        found.append(table("guards", ("the capture is valid while",), [(guard,) for guard in graph.guards]))
+    rows = []
+    for bucket in graph.buckets:
+        why = "; ".join(text for text in (bucket.reason, *bucket.conditions) if text)
+        rows.append((bucket.bucket, bucket.state, f"{bucket.seconds:.2f}", str(bucket.calls), why))
+    found.append(table("buckets", ("bucket", "state", "seconds", "calls", "conditions or reason"), rows))
+    if graph.misses:
+        found.append(table("misses", ("sizes", "calls"), [(sizes, str(count)) for sizes, count in graph.misses.items()]))
+    return found
+
+
+def explain(dispatchers: Sequence[Dispatcher]) -> Explanation:
+    """Return what these graphs did so far."""
+    return Explanation(tuple(_graph(dispatcher) for dispatcher in dispatchers))
+
+
+def _graph(dispatcher: Dispatcher) -> GraphFacts:
+    program = dispatcher.program
+    entries = [*dispatcher.entries, *dispatcher.dynamic]
+    buckets = [_bucket(entry, program.axes) for entry in entries]
+    buckets += [
+        BucketFacts(str(decision.bucket), "refused", decision.reason, (), 0.0, 0)
+        for decision in program.decisions
+        if not decision.admitted
+    ]
+    return GraphFacts(
+        pieces=tuple(
+            PieceFacts(
+                piece.name,
+                str(piece.reason),
+                "boundary" if piece.is_boundary else "trivial" if piece.is_trivial else "compiled",
+                len(piece.body),
+                piece.inputs,
+                piece.outputs,
+            )
+            for piece in program.pieces
+        ),
+        axes=tuple(
+            AxisFacts(axis.name, axis.expressions, str(axis.expression), str(axis.range), axis.named)
+            for axis in program.axes
+        ),
+        guards=tuple(
+            condition_text(guard.condition, program.axes) + (f"  ({guard.origin})" if guard.origin else "")
+            for guard in program.capture.guards
+        ),
+        buckets=tuple(buckets),
+        misses=dict(dispatcher.misses),
+        eager_calls=dispatcher.eager_calls,
+        refusal=program.capture.refusal,
+        source=dispatcher.emitted.source,
+        bucket_sources={str(entry.bucket): entry.emitted.source for entry in entries if entry.emitted is not None},
+    )
+
+
+def _bucket(entry: Entry, axes: Sequence[object]) -> BucketFacts:
+    state = "waiting" if entry.emitted is None else "as captured" if entry.note else "compiled"
+    conditions = tuple(condition_text(condition, axes) for condition in entry.conditions)  # type: ignore[arg-type]
+    return BucketFacts(str(entry.bucket), state, entry.note, conditions, entry.seconds, entry.counter[0])

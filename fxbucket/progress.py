@@ -1,0 +1,71 @@
+"""Progress of compilation: what compiles now, for whoever watches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One step of compilation.
+
+    Attributes:
+        bucket: the bucket's text.
+        piece: the piece's name.
+        done: how many artifacts of this batch are finished.
+        total: how many the batch holds.
+    """
+
+    bucket: str
+    piece: str
+    done: int
+    total: int
+
+
+Watcher = Callable[[Progress], None]
+
+_watcher: ContextVar[Watcher | None] = ContextVar("fxbucket_progress", default=None)
+
+
+def report(progress: Progress) -> None:
+    """Tell the watcher, if there is one."""
+    watcher = _watcher.get()
+    if watcher is not None:
+        watcher(progress)
+
+
+@contextlib.contextmanager
+def watched(watcher: Watcher) -> Iterator[None]:
+    """While the context is open, ``watcher`` is told of every artifact that is compiled in this thread."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
+@contextlib.contextmanager
+def progress_bar() -> Iterator[None]:
+    """While the context is open, show compilation as a bar on the terminal; plain lines where there is none."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        with watched(lambda step: console.print(f"compiling {step.bucket} {step.piece} ({step.done + 1}/{step.total})")):
+            yield
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=console) as bar:
+        task = bar.add_task("compiling", total=None)
+
+        def show(step: Progress) -> None:
+            bar.update(task, completed=step.done, total=step.total, description=f"{step.bucket} {step.piece}")
+
+        with watched(show):
+            yield
+        bar.update(task, completed=bar.tasks[0].total or 0, description="compiled")

@@ -1,0 +1,163 @@
+"""The one place for torch's private names outside symbolic shapes.
+
+Checked with torch 2.11.0, 2.13.0 and 2.14.1. Each function says which private name it stands for and why no public one
+would do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from fxbucket.passes.errors import UnsupportedTorchError
+from fxbucket.passes.symbolic import FakeTensorMode, ShapeEnv, source_name
+
+OLDEST_TORCH = (2, 11)
+
+
+def check_torch_version(version: str | None = None) -> None:
+    """Raise :class:`UnsupportedTorchError` where torch is older than the oldest that fxbucket supports."""
+    text = version if version is not None else torch.__version__
+    major, minor = (int(part) for part in text.split("+")[0].split(".")[:2])
+    if (major, minor) < OLDEST_TORCH:
+        wanted = ".".join(map(str, OLDEST_TORCH))
+        raise UnsupportedTorchError(f"torch {text} is too old: fxbucket needs torch {wanted} or newer; upgrade torch.")
+
+
+def tracing_shape_env() -> ShapeEnv | None:
+    """Return the shape environment of the capture that is calling the backend.
+
+    Stands for ``torch._guards.TracingContext``: a backend is given the graph but not the environment of its symbols.
+    """
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    mode = context.fake_mode if context is not None else None
+    return mode.shape_env if mode is not None else None
+
+
+@contextlib.contextmanager
+def compiling_under(mode: FakeTensorMode) -> Iterator[None]:
+    """Let a compiler see ``mode`` as the capture that it compiles for, apart from any capture in progress.
+
+    Stands for ``torch._guards.tracing``: AOTAutograd takes its fake-tensor mode from the ambient context.
+    """
+    from torch._guards import TracingContext, tracing
+
+    with tracing(TracingContext(mode)):
+        yield
+
+
+@contextlib.contextmanager
+def without_tracing() -> Iterator[None]:
+    """Run real work in the middle of a capture: no ambient tracing context, no fake-tensor mode, no dispatch mode."""
+    from torch._guards import tracing
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with tracing(None), _disable_current_modes():
+        yield
+
+
+def inductor_compile(module: fx.GraphModule, example_inputs: Sequence[Any], options: dict[str, Any]) -> Callable[..., Any]:
+    """Compile one graph with Inductor into an artifact that can be saved; call under :func:`compiling_under`.
+
+    Stands for ``torch._inductor.standalone_compile``, which has no name in ``torch.compiler`` yet.
+    """
+    import torch._inductor
+
+    return torch._inductor.standalone_compile(
+        module, list(example_inputs), dynamic_shapes="from_tracing_context", options={"config_patches": options}
+    )
+
+
+def registered_backend(name: str) -> Callable[..., Any]:
+    """Return a ``torch.compile`` backend by name; raises ``torch._dynamo.exc.InvalidBackend`` for an unknown one."""
+    from torch._dynamo.backends.registry import lookup_backend
+
+    return lookup_backend(name)
+
+
+def backend_names() -> list[str]:
+    """Return the names of all registered backends of ``torch.compile``."""
+    from torch._dynamo import list_backends
+
+    return list(list_backends(exclude_tags=()))
+
+
+def mark_dim_dynamic(tensor: torch.Tensor, dim: int) -> Callable[[], None]:
+    """Make a dim dynamic for the capture that begins; returns what takes the mark away again.
+
+    Stands for the attribute that ``torch._dynamo.maybe_mark_dynamic`` sets, which it never takes away.
+    """
+    before = getattr(tensor, _WEAK_MARK, None)
+    kept = None if before is None else set(before)
+    torch._dynamo.maybe_mark_dynamic(tensor, dim)
+
+    def undo() -> None:
+        if kept is not None:
+            setattr(tensor, _WEAK_MARK, kept)
+        elif hasattr(tensor, _WEAK_MARK):
+            delattr(tensor, _WEAK_MARK)
+
+    return undo
+
+
+_WEAK_MARK = "_dynamo_weak_dynamic_indices"
+
+
+def inductor_option_names() -> list[str]:
+    """Return the names of Inductor's options; stands for ``torch._inductor.list_options``."""
+    import torch._inductor
+
+    return list(torch._inductor.list_options())
+
+
+def original_error(error: BaseException) -> BaseException:
+    """Return the error that a backend raised, where torch wrapped it in ``BackendCompilerFailed``."""
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    return error.inner_exception if isinstance(error, BackendCompilerFailed) else error
+
+
+def captured_argument(node: fx.Node) -> tuple[str, Any]:
+    """Return torch's text for where a placeholder's value came from, and the real value of the call being captured.
+
+    Stands for ``node.meta["grapharg"]``, which Dynamo clears when the capture ends.
+    """
+    argument = node.meta.get("grapharg")
+    if argument is None:
+        return node.name, None
+    held = argument._example
+    real = held() if callable(held) and not isinstance(held, torch.Tensor) else held
+    return source_name(argument.source), real
+
+
+def is_graph_fragment(module: fx.GraphModule) -> bool:
+    """Whether the model's Python goes on after this graph; stands for ``compile_subgraph_reason`` on Dynamo's modules."""
+    reason = getattr(module, "compile_subgraph_reason", None)
+    return bool(reason is not None and reason.graph_break)
+
+
+class CaptureWatch:
+    """Calls ``start`` when Dynamo begins a capture, in the thread that calls the model, and ``end`` when it ends.
+
+    Stands for ``torch._dynamo.callback.callback_handler``: marks on tensors are needed during a capture only, and a call
+    that captures nothing should not pay for them.
+    """
+
+    def __init__(self, start: Callable[[], None], end: Callable[[], None]) -> None:
+        from torch._dynamo.callback import callback_handler
+
+        self._handler = callback_handler
+        self._start = lambda _: start()
+        self._end = lambda _: end()
+
+    def ensure(self) -> None:
+        """Be registered; ``torch.compiler.reset()`` forgets all who were."""
+        if self._start not in self._handler.start_callbacks:
+            self._handler.register_start_callback(self._start)
+            self._handler.register_end_callback(self._end)

@@ -1,0 +1,41 @@
+"""Passes over captured FX graphs: split, discover, admit, concretize, verify.
+
+Stands on torch, sympy and networkx alone, and can be used without the rest of fxbucket.
+"""
+
+if __name__ != "fxbucket.passes":
+    raise ImportError(f"import fxbucket.passes, not {__name__}: the same file under two names gives two of every class")
+
+from fxbucket.passes.admit import Admit as Admit
+from fxbucket.passes.boundaries import Boundary as Boundary
+from fxbucket.passes.boundaries import at_module as at_module
+from fxbucket.passes.boundaries import at_op as at_op
+from fxbucket.passes.boundaries import every_n_nodes as every_n_nodes
+from fxbucket.passes.boundaries import where as where
+from fxbucket.passes.buckets import Bucket as Bucket
+from fxbucket.passes.concretize import Concretize as Concretize
+from fxbucket.passes.discover import Discover as Discover
+from fxbucket.passes.pipeline import Pass as Pass
+from fxbucket.passes.pipeline import Pipeline as Pipeline
+from fxbucket.passes.program import Piece as Piece
+from fxbucket.passes.program import Program as Program
+from fxbucket.passes.split import Split as Split
+from fxbucket.passes.verify import Verify as Verify
+
+__all__ = [
+    "Admit",
+    "Boundary",
+    "Bucket",
+    "Concretize",
+    "Discover",
+    "Pass",
+    "Piece",
+    "Pipeline",
+    "Program",
+    "Split",
+    "Verify",
+    "at_module",
+    "at_op",
+    "every_n_nodes",
+    "where",
+]

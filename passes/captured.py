@@ -1,0 +1,151 @@
+"""A capture: Dynamo's graph of a model with symbolic axes, and what Dynamo knows of its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import sympy
+import torch
+from torch import fx
+
+from fxbucket.passes.buckets import Range
+from fxbucket.passes.errors import AxisError, nearest
+from fxbucket.passes.symbolic import Expression, Number
+
+PlaceholderRole = Literal["symbol", "parameter", "buffer", "input"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A run-time size that varies.
+
+    Attributes:
+        name: the user's short name, or the first expression.
+        expressions: the Python expressions that read it, for example ``"x.shape[0]"``; all are always equal.
+        expression: what the capture calls it: a symbol, an expression where the capture found that it depends on another
+            axis, or an int where the capture fixed it.
+        range: the inclusive sizes for which the capture is valid.
+        hint: its value in the call that was captured.
+        named: whether the user named it (else the capture found it, and ``name`` is torch's source in Python's spelling).
+        equal: what the capture calls the axis's other expressions, where it did not find that they are equal.
+    """
+
+    name: str
+    expressions: tuple[str, ...]
+    expression: Expression
+    range: Range
+    hint: int | float
+    named: bool = True
+    equal: tuple[Expression, ...] = ()
+
+    @property
+    def symbol(self) -> sympy.Symbol | None:
+        """The axis's own symbol, or ``None`` where it is fixed or depends on another axis."""
+        return self.expression if isinstance(self.expression, sympy.Symbol) else None
+
+    @property
+    def symbols(self) -> tuple[sympy.Symbol, ...]:
+        """The axis's own symbols: one, or one for each expression that the capture did not find equal."""
+        return tuple(expression for expression in (self.expression, *self.equal) if isinstance(expression, sympy.Symbol))
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the capture is valid for one value of the axis only."""
+        return not isinstance(self.expression, sympy.Basic)
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition under which the capture is valid.
+
+    Attributes:
+        condition: a sympy relation over the capture's symbols.
+        origin: the source line that asked for it, or an empty text.
+    """
+
+    condition: sympy.Basic
+    origin: str = ""
+
+
+@dataclass(frozen=True)
+class Placeholder:
+    """One argument of the captured graph.
+
+    Attributes:
+        index: its position in the call.
+        name: the name of its node.
+        source: torch's text for the place it is read from, for example ``L['x']``.
+        role: what it holds.
+    """
+
+    index: int
+    name: str
+    source: str
+    role: PlaceholderRole
+
+
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """Dynamo's graph of a model with symbolic axes, and what Dynamo knows of its arguments.
+
+    Attributes:
+        module: the graph; never changed after the capture.
+        placeholders: its arguments in order.
+        axes: every axis of the capture, those that the user named first.
+        guards: the conditions on symbols under which it is valid.
+        unbacked: ``(symbol, range)`` of the values that only the data decides.
+        grad_enabled: whether gradients were recorded when it was captured.
+        is_fragment: whether the model's Python went on after this graph (a graph break).
+        refusal: why this capture cannot be split and made concrete, or an empty text.
+    """
+
+    module: fx.GraphModule
+    placeholders: tuple[Placeholder, ...]
+    axes: tuple[Axis, ...]
+    guards: tuple[Guard, ...] = ()
+    unbacked: tuple[tuple[sympy.Symbol, Range], ...] = ()
+    grad_enabled: bool = True
+    is_fragment: bool = False
+    refusal: str = ""
+
+    def axis(self, name: str) -> Axis:
+        """Return the axis with this name, or that this expression reads.
+
+        Raises:
+            AxisError: the capture has no such axis.
+        """
+        for axis in self.axes:
+            if name == axis.name or name in axis.expressions:
+                return axis
+        known = [spelling for axis in self.axes for spelling in (axis.name, *axis.expressions)]
+        raise AxisError(f"axis {name!r} is not an axis of this capture; {nearest(name, known)}.")
+
+    @property
+    def hints(self) -> dict[sympy.Symbol, Number]:
+        """The value that each symbol had in the call that was captured."""
+        return {symbol: axis.hint for axis in self.axes for symbol in axis.symbols}
+
+    @property
+    def ranges(self) -> dict[sympy.Symbol, Range]:
+        """The inclusive range of each symbol in which the capture is valid."""
+        return {symbol: axis.range for axis in self.axes for symbol in axis.symbols}
+
+
+def value_of(node: fx.Node) -> Any:
+    """Return the example value that the capture or a pass left on a node, or ``None`` where there is none."""
+    meta = node.meta
+    return meta["example_value"] if "example_value" in meta else meta.get("val")
+
+
+def tensors_in(value: object) -> Iterator[torch.Tensor]:
+    """Yield the tensors in a value or a nest of containers, left to right."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_in(item)

@@ -1,0 +1,114 @@
+"""Metadata with other sizes: build the fake tensor that a captured one becomes when symbols get values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+import torch
+
+from fxbucket.passes.errors import CaptureError, SizeError
+from fxbucket.passes.symbolic import (
+    SYMBOLIC_TYPES,
+    FakeTensorMode,
+    ShapeEnv,
+    evaluate,
+    expression_of,
+    is_fake,
+    is_wrapper_subclass,
+    symbols_in,
+    without_guards,
+)
+
+_DROPPED_META = frozenset({"grapharg", "tensor_dict", "unbacked_bindings", "tensor_meta"})
+"""Keys of ``node.meta`` that only the capture itself can read; all hold symbolic values or real tensors."""
+
+
+class MetadataMapper:
+    """Rebuilds values in another fake-tensor mode, with the sizes that ``values`` gives.
+
+    Kept exactly: dtype, device, dim order, strides, storage offset, storage length, shared storage between tensors,
+    requires_grad, and whether a tensor is a Parameter.
+    """
+
+    def __init__(self, values: Mapping[sympy.Symbol, object], mode: FakeTensorMode, env: ShapeEnv | None) -> None:
+        self._values = dict(values)
+        self._mode = mode
+        self._env = env
+        self._tensors: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._storages: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def number(self, value: Any) -> Any:
+        """Return a symbolic number with this mapper's values.
+
+        Raises:
+            SizeError: a symbol has no value.
+        """
+        expression = expression_of(value)
+        missing = symbols_in(expression) - self._values.keys()
+        if missing:
+            named = ", ".join(sorted(str(symbol) for symbol in missing))
+            raise SizeError(f"size {expression} depends on {named}, which has no value in this bucket; name its axis too.")
+        return evaluate(expression, self._values)
+
+    def map(self, value: Any) -> Any:
+        """Return ``value`` with every symbolic number and fake tensor in it rebuilt; containers keep their types."""
+        if isinstance(value, SYMBOLIC_TYPES):
+            return self.number(value)
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value) if is_fake(value) or isinstance(value, torch.nn.Parameter) else value
+        if isinstance(value, torch.Size):
+            return torch.Size([self.map(size) for size in value]) if symbols_in(value) else value
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*(self.map(item) for item in value))
+        if isinstance(value, (tuple, list)):
+            return type(value)(self.map(item) for item in value)
+        if isinstance(value, dict):
+            return {key: self.map(item) for key, item in value.items()}
+        if isinstance(value, slice):
+            return slice(self.map(value.start), self.map(value.stop), self.map(value.step))
+        return value
+
+    def meta(self, meta: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a node's metadata with every value rebuilt, without what only the capture itself can read."""
+        return {key: self.map(value) for key, value in meta.items() if key not in _DROPPED_META}
+
+    def _tensor(self, source: torch.Tensor) -> torch.Tensor:
+        known = self._tensors.get(id(source))
+        if known is not None:
+            return known[1]
+        if is_wrapper_subclass(source):
+            raise CaptureError(
+                f"a tensor of type {type(source).__name__} wraps other tensors; it cannot be made concrete yet."
+            )
+        if source.layout is not torch.strided or source.is_quantized:
+            raise CaptureError(f"a tensor of layout {source.layout} has no strides; it cannot be made concrete.")
+        with self._mode, torch.no_grad(), torch.inference_mode(False), without_guards(self._env):
+            storage = self._storage(source)
+            sizes = tuple(self.map(size) for size in source.shape)
+            strides = tuple(self.map(stride) for stride in source.stride())
+            offset = self.map(source.storage_offset())
+            built = torch.empty((0,), dtype=source.dtype, device=source.device)
+            built.set_(storage.untyped_storage(), offset, sizes, strides)
+            if source.is_conj():
+                built = torch._conj(built)
+            if source.is_neg():
+                built = torch._neg_view(built)
+            if isinstance(source, torch.nn.Parameter):
+                built = torch.nn.Parameter(built, requires_grad=source.requires_grad)
+            elif source.requires_grad:
+                built.requires_grad_()
+        # The source is kept beside the result, so that its id is not given to another tensor.
+        self._tensors[id(source)] = (source, built)
+        return built
+
+    def _storage(self, source: torch.Tensor) -> torch.Tensor:
+        """Return a flat tensor over the storage that stands for the source's; one for all tensors that share it."""
+        storage = source.untyped_storage()
+        known = self._storages.get(storage._cdata)
+        if known is None:
+            length = self.map(storage.nbytes())
+            known = (source, torch.empty((length,), dtype=torch.uint8, device=source.device))
+            self._storages[storage._cdata] = known
+        return known[1]

@@ -1,0 +1,202 @@
+"""A program as text that people read: every piece as code, with shapes beside each line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import sympy
+import torch
+from torch import fx
+
+from fxbucket.passes.captured import Axis, value_of
+from fxbucket.passes.program import Piece, Program
+from fxbucket.passes.symbolic import SYMBOLIC_TYPES, expression_of, python_condition, symbols_in
+
+DTYPE_NAMES = {
+    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
+    torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "b8",
+    torch.complex64: "c64", torch.complex128: "c128",
+}  # fmt: skip
+
+Namer = Callable[[object], str]
+"""Turns a size or an expression into text."""
+
+
+def axis_namer(axes: tuple[Axis, ...]) -> Namer:
+    """Return a function that writes sizes by axis names (``2*tokens + 1``) instead of torch's symbols.
+
+    An axis whose name is not an identifier keeps its expression (``x.shape[0]``).
+    """
+    names = {axis.symbol: sympy.Symbol(axis.name, integer=True) for axis in axes if axis.symbol is not None}
+
+    def name(size: object) -> str:
+        expression = expression_of(size) if isinstance(size, SYMBOLIC_TYPES) else size
+        if isinstance(expression, sympy.Basic):
+            return str(expression.xreplace({s: names[s] for s in symbols_in(expression) if s in names}))
+        return str(expression)
+
+    return name
+
+
+def condition_text(condition: object, axes: tuple[Axis, ...]) -> str:
+    """Return a guard as Python over axis names: ``tokens % 8 == 0``."""
+    if not isinstance(condition, sympy.Basic):
+        return str(condition)
+    names = {axis.symbol: sympy.Symbol(axis.name, integer=True) for axis in axes if axis.symbol is not None}
+    return python_condition(condition.xreplace({s: names[s] for s in symbols_in(condition) if s in names}))
+
+
+def plain_namer(size: object) -> str:
+    """Write a size with torch's own symbols."""
+    return str(expression_of(size)) if isinstance(size, SYMBOLIC_TYPES) else str(size)
+
+
+def value_text(value: object, name: Namer = plain_namer) -> str:
+    """Return a short text for a value's metadata: ``f32[512, 64]``, with strides where they are not contiguous."""
+    if isinstance(value, torch.Tensor):
+        dtype = DTYPE_NAMES.get(value.dtype, str(value.dtype).removeprefix("torch."))
+        text = f"{dtype}[{', '.join(name(size) for size in value.shape)}]"
+        if value.layout is torch.strided:
+            strides = [name(stride) for stride in value.stride()]
+            if strides != _contiguous_strides(value, name):
+                text += f" strides [{', '.join(strides)}]"
+            offset = name(value.storage_offset())
+            if offset != "0":
+                text += f" offset {offset}"
+        else:
+            text += f" {str(value.layout).removeprefix('torch.')}"
+        if value.device.type != "cpu":
+            text += f" {value.device}"
+        if value.requires_grad:
+            text += " grad"
+        return text
+    if isinstance(value, SYMBOLIC_TYPES):
+        return f"{type(value).__name__.removeprefix('Sym').lower()} {name(value)}"
+    if isinstance(value, torch.Size):
+        return f"Size[{', '.join(name(size) for size in value)}]"
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(value_text(item, name) for item in value)})"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {value_text(item, name)}' for key, item in value.items())}}}"
+    if isinstance(value, (int, float, bool)):
+        return f"{type(value).__name__} {value}"
+    return "" if value is None else type(value).__name__
+
+
+def _contiguous_strides(tensor: torch.Tensor, name: Namer) -> list[str]:
+    expected: list[str] = []
+    running: object = 1
+    for size in reversed(tensor.shape):
+        expected.append(name(running))
+        length = expression_of(size)
+        # A row of length 0 or 1 counts as 1 in torch's own contiguous strides.
+        running = sympy.sympify(running) * (max(length, 1) if isinstance(length, int) else length)
+        running = int(running) if isinstance(running, sympy.Integer) else running
+    return expected[::-1]
+
+
+def target_text(node: fx.Node) -> str:
+    """Return the name of what a node calls, as a person would write it."""
+    if node.op == "call_function":
+        target = node.target
+        if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+            return str(target)
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            return f"higher_order.{target.name()}"
+        module = getattr(target, "__module__", None) or ""
+        module = {"_operator": "operator", "torch._C._nn": "torch.nn.functional"}.get(module, module)
+        called = getattr(target, "__name__", str(target))
+        if not module and getattr(torch, called, None) is target:
+            module = "torch"
+        return f"{module}.{called}" if module else called
+    return str(node.target)
+
+
+def node_text(node: fx.Node, name: Namer = plain_namer) -> str:
+    """Return one line of code for a node, without its comment."""
+    if node.op == "placeholder":
+        return f"{node.name} = input"
+    if node.op == "output":
+        return f"return {_argument_text(node.args[0], name)}"
+    if node.op == "get_attr":
+        return f"{node.name} = self.{node.target}"
+    positional = [_argument_text(argument, name) for argument in node.args]
+    if node.op == "call_method":
+        head = f"{positional[0]}.{node.target}"
+        positional = positional[1:]
+    else:
+        head = target_text(node)
+    keywords = [f"{key}={_argument_text(value, name)}" for key, value in node.kwargs.items()]
+    return f"{node.name} = {head}({', '.join([*positional, *keywords])})"
+
+
+def _argument_text(argument: object, name: Namer) -> str:
+    if isinstance(argument, fx.Node):
+        return argument.name
+    if isinstance(argument, SYMBOLIC_TYPES):
+        return name(argument)
+    if isinstance(argument, torch.Size):
+        return f"Size([{', '.join(_argument_text(item, name) for item in argument)}])"
+    if isinstance(argument, tuple):
+        inner = ", ".join(_argument_text(item, name) for item in argument)
+        return f"({inner},)" if len(argument) == 1 else f"({inner})"
+    if isinstance(argument, list):
+        return f"[{', '.join(_argument_text(item, name) for item in argument)}]"
+    if isinstance(argument, dict):
+        return f"{{{', '.join(f'{key!r}: {_argument_text(item, name)}' for key, item in argument.items())}}}"
+    if isinstance(argument, slice):
+        return f"slice({', '.join(_argument_text(part, name) for part in (argument.start, argument.stop, argument.step))})"
+    if isinstance(argument, torch.Tensor):
+        return f"<{value_text(argument, name)}>"
+    return repr(argument)
+
+
+def _lines(nodes: list[tuple[str, str]], indent: str) -> str:
+    width = min(88, max((len(code) for code, _ in nodes), default=0))
+    return "\n".join(
+        f"{indent}{code:<{width}}  # {comment}".rstrip() if comment else indent + code for code, comment in nodes
+    )
+
+
+def graph_text(module: fx.GraphModule, name: Namer = plain_namer, indent: str = "    ") -> str:
+    """Return a graph as aligned lines of code with each value's metadata as a comment; nested graphs follow indented."""
+    lines = [(node_text(node, name), value_text(value_of(node), name)) for node in module.graph.nodes]
+    text = _lines(lines, indent)
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            nested = getattr(module, str(node.target), None)
+            if isinstance(nested, fx.GraphModule):
+                text += f"\n{indent}where self.{node.target}:\n{graph_text(nested, name, indent + '    ')}"
+    return text
+
+
+def piece_text(piece: Piece, name: Namer = plain_namer) -> str:
+    """Return a piece: its name and reason, then its code with shapes beside each line."""
+    kind = "boundary, runs as it is" if piece.is_boundary else "nothing to compile" if piece.is_trivial else "compiled"
+    head = f"{piece.name} ({kind}): {piece.reason}"
+    return f"{head}\n{graph_text(piece.module, name)}"
+
+
+def program_text(program: Program) -> str:
+    """Return the whole program: axes, buckets, then every piece with symbolic sizes written by axis name."""
+    name = axis_namer(program.axes)
+    lines = ["program" + (f" for {program.bucket}" if program.bucket is not None else "")]
+    for axis in program.axes:
+        if axis.is_fixed:
+            state = f"fixed at {axis.hint}"
+        elif axis.symbol is None:
+            state = f"= {name(axis.expression)}"
+        elif axis.symbol in program.binding:
+            state = f"= {program.binding[axis.symbol]}"
+        else:
+            state = f"in {axis.range}"
+        lines.append(f"  axis {axis.name} {state}")
+    lines += [f"  guard {condition_text(guard.condition, program.axes)}" for guard in program.capture.guards]
+    for decision in program.decisions:
+        lines.append(f"  bucket {decision.bucket}: {'admitted' if decision.admitted else 'refused: ' + decision.reason}")
+    if not program.pieces:
+        lines.append(graph_text(program.capture.module, name))
+    lines += [piece_text(piece, name) for piece in program.pieces]
+    if program.pieces:
+        lines.append(f"returns {program.outputs}")
+    return "\n".join(lines)

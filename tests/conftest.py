@@ -1,0 +1,36 @@
+"""What every test starts from: a fresh torch.compile, one seed, one thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+
+# HYPOTHESIS_PROFILE=long looks for hours (make fuzz). Continuous integration sees the same examples each run, so that a
+# failure there is the change's own; what random examples find elsewhere is kept in .hypothesis and tried first.
+settings.register_profile("quick", max_examples=25, deadline=None, derandomize="CI" in os.environ)
+settings.register_profile("long", max_examples=2000, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what is marked ``gpu`` where there is none."""
+    if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture(autouse=True)
+def fresh_torch() -> Iterator[None]:
+    """Forget what torch.compile has compiled, before and after, and seed torch.
+
+    This is once a test, not once an example: a property test that compiles resets torch itself for each example.
+    """
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    yield
+    torch.compiler.reset()
