@@ -171,7 +171,7 @@ def axis_specs(
         specs[name] = AxisSpec(name, readings)
         spelled[name] = name
         for reading in readings:
-            if reading.expression in spelled:
+            if spelled.get(reading.expression, name) != name:
                 raise AxisError(
                     f"expression {reading.expression!r} is given to two axes, {spelled[reading.expression]!r} too."
                 )

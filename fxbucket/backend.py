@@ -60,7 +60,8 @@ class Backend:
         call = current_call()
         arguments = call.arguments if call is not None and call.specs is self.options.specs else None
         program = program_of(module, tracing_shape_env(), self.options.specs, arguments)
-        self._check_axes(program.capture)
+        if arguments is None:
+            self._check_axes(program.capture)
         self._warn_of_unnamed(program.capture)
         if program.capture.refusal:
             prepared = program

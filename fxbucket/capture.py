@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -11,9 +12,11 @@ from torch import fx
 
 from fxbucket.axes import AxisSpec, Reading, axis_specs, python_spelling
 from fxbucket.frame import CallFrame, capturing, entry_point
+from fxbucket.passes.aliasing import exposed_placeholders, written_overlap, written_placeholders
 from fxbucket.passes.buckets import NO_LOWER_BOUND, Range
 from fxbucket.passes.captured import Axis, Capture, Guard, Placeholder, PlaceholderRole, tensors_in, value_of
 from fxbucket.passes.errors import AxisError, CaptureError, FxbucketError, nearest
+from fxbucket.passes.identities import forward_identities
 from fxbucket.passes.program import Program
 from fxbucket.passes.symbolic import (
     SYMBOLIC_TYPES,
@@ -23,7 +26,6 @@ from fxbucket.passes.symbolic import (
     constants_by_source,
     expression_of,
     expressions_by_source,
-    is_float_symbol,
     is_unbacked,
     is_wrapper_subclass,
     read_symbols,
@@ -58,6 +60,7 @@ def program_of(
         arguments: the call's arguments by name, where they are at hand; tensors are then told by identity, so that axes
             are found behind decorators and graph breaks too.
     """
+    module, written = forward_identities(module)
     nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
     found = [captured_argument(node) for node in nodes]
     placeholders = tuple(
@@ -66,17 +69,21 @@ def program_of(
     )
     facts = read_symbols(env) if env is not None else ()
     places = _Places(nodes, [real for _, real in found], env, arguments)
+    axes = _axes(specs, facts, places)
+    seen = {axis.name for axis in axes}
     capture = Capture(
         module=module,
         placeholders=placeholders,
-        axes=_axes(specs, facts, places),
+        axes=axes,
+        unseen=tuple(spec.name for spec in specs if spec.name not in seen),
         guards=tuple(Guard(condition, origin) for condition, origin in recorded_guards(env)) if env is not None else (),
         unbacked=_unbacked(module, env),
         grad_enabled=torch.is_grad_enabled(),
+        written=written_placeholders(module, written),
         is_fragment=is_graph_fragment(module),
         refusal=_refusal(module),
     )
-    return Program(capture)
+    return Program(replace(capture, refusal=capture.refusal or _overlap_refusal(capture, [real for _, real in found])))
 
 
 def _role(node: fx.Node, source: str) -> PlaceholderRole:
@@ -170,12 +177,12 @@ def _axis(
 ) -> Axis:
     fact = by_symbol.get(expression) if isinstance(expression, sympy.Symbol) else None
     if fact is not None:
-        return Axis(name, expressions, expression, fact.range, fact.hint, named, equal)
+        return Axis(name, expressions, expression, fact.range, fact.hint, named, fact.sources, equal)
     if isinstance(expression, sympy.Basic):
         hint = substitute(expression, {symbol: known.hint for symbol, known in by_symbol.items()})
-        return Axis(name, expressions, expression, Range(NO_LOWER_BOUND), int(hint), named, equal)
+        return Axis(name, expressions, expression, Range(NO_LOWER_BOUND), int(hint), named, (), equal)
     number = int(expression)
-    return Axis(name, expressions, number, Range(number, number), number, named, equal)
+    return Axis(name, expressions, number, Range(number, number), number, named, (), equal)
 
 
 def _unbacked(module: fx.GraphModule, env: ShapeEnv | None) -> tuple[tuple[sympy.Symbol, Range], ...]:
@@ -194,11 +201,15 @@ def _refusal(module: fx.GraphModule) -> str:
                 return f"{node.name} is a {type(tensor).__name__}, a tensor that wraps other tensors"
             if tensor.layout is not torch.strided:
                 return f"{node.name} has the layout {tensor.layout}, which has no strides"
-        if any(is_float_symbol(symbol) for symbol in symbols_in(value)):
-            return f"{node.name} depends on a Python float that varies from call to call"
         changes = node.op == "call_method" and node.target in _SHAPE_CHANGERS
         if changes and isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder":
             return f"{node.name} changes the shape of the argument {node.args[0].name} in place"
+    return ""
+
+
+def _overlap_refusal(capture: Capture, real: Sequence[Any]) -> str:
+    if written_overlap(real, capture.written, exposed_placeholders(capture)):
+        return "an argument that it writes to shares memory with another argument of the captured call"
     return ""
 
 

@@ -88,6 +88,9 @@ class CompiledFunction(_Inspectable):
     def __repr__(self) -> str:
         return f"fxbucket.compile({self.__wrapped__!r})"
 
+    def __reduce__(self) -> Any:
+        return CompiledFunction, (self.__wrapped__, self._engine.options)
+
 
 class CompiledModule(_Inspectable, torch.nn.Module):
     """A compiled module; parameters, buffers, hooks, train/eval mode and state_dict are the module's own.

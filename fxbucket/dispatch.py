@@ -16,6 +16,7 @@ from fxbucket.compilers import Compile, compile_piece
 from fxbucket.emit import Emitted, bucket_function, dispatch_function, key_function
 from fxbucket.options import Options
 from fxbucket.passes.admit import binding_for
+from fxbucket.passes.aliasing import exposed_placeholders
 from fxbucket.passes.buckets import Bucket
 from fxbucket.passes.captured import value_of
 from fxbucket.passes.concretize import Concretize
@@ -63,6 +64,15 @@ class Entry:
     note: str = ""
     ready: Callable[[Callable[..., Any]], None] = field(default=lambda _: None, repr=False)
 
+    def accepts(self, sizes: Mapping[sympy.Symbol, Number]) -> bool:
+        """Whether what was compiled is right for these sizes."""
+        if self.program is None:
+            return True
+        pinned = {symbol: value for symbol, value in self.program.binding.items() if symbol in sizes}
+        return all(sizes[symbol] == value for symbol, value in pinned.items()) and all(
+            holds(condition, sizes) for condition in self.conditions
+        )
+
 
 class Dispatcher:
     """Serves the calls of one captured graph.
@@ -85,6 +95,7 @@ class Dispatcher:
         self._options = options
         self._compiler = compiler
         self._lock = threading.RLock()
+        self._warned_of_overlap = False
         found = {symbol: cheapest_use(program, symbol) for symbol in program.capture.hints}
         self._uses = {symbol: use for symbol, use in found.items() if use is not None}
         self._read = key_function(list(self._uses.values())).function
@@ -111,7 +122,8 @@ class Dispatcher:
         if self._options.pins_seen:
             self._tables.setdefault(tuple(self._uses), {})
         tables = [([self._uses[symbol] for symbol in symbols], table) for symbols, table in self._tables.items()]
-        return dispatch_function(tables, self._missed)
+        exposed = exposed_placeholders(capture)
+        return dispatch_function(tables, self._missed, capture.written, exposed, self._run_overlapping)
 
     def _enter(self, entry: Entry) -> None:
         """Make an entry known to the look-up; its first call compiles it if nothing did before."""
@@ -119,6 +131,9 @@ class Dispatcher:
         values = tuple(entry.binding[symbol] for symbol in symbols)
         key = values[0] if len(values) == 1 else values
         table = self._tables.setdefault(symbols, {})
+        if key in table:
+            # Another bucket differs from this one only in an axis that this graph does not depend on.
+            return
 
         def first_call(*args: Any) -> Any:
             with self._lock:
@@ -164,9 +179,8 @@ class Dispatcher:
         sizes = self._sizes(args)
         if self._options.pins_seen and self._uses:
             with self._lock:
-                table = self._tables[tuple(self._uses)]
-                if len(table) < self._options.max_seen:
-                    self._enter(Entry(Bucket.of(self._by_name(sizes)), sizes))  # type: ignore[arg-type]
+                if len(self.entries) < self._options.max_seen:
+                    self._enter(Entry(Bucket.of(self._by_name(sizes)), sizes))
                     return self.emitted.function(*args)
         named = self._by_name(sizes, fixed=True)
         text = ", ".join(f"{name}={size}" for name, size in named.items()) or "no axis"
@@ -188,7 +202,7 @@ class Dispatcher:
     def _run_dynamic(self, sizes: Mapping[sympy.Symbol, Number], args: tuple[Any, ...]) -> Any:
         with self._lock:
             for entry in self.dynamic:
-                if entry.emitted is not None and all(holds(condition, sizes) for condition in entry.conditions):
+                if entry.emitted is not None and entry.accepts(sizes):
                     return entry.emitted.function(*args)
             if len(self.dynamic) >= MAX_DYNAMIC:
                 return self._run_as_captured(*args)
@@ -205,6 +219,17 @@ class Dispatcher:
             named |= {axis.name: axis.hint for axis in axes if axis.is_fixed and axis.named}
         return named
 
+    def _run_overlapping(self, *args: Any) -> Any:
+        if not self._warned_of_overlap:
+            self._warned_of_overlap = True
+            warnings.warn(
+                "a call's arguments share memory that the graph writes to, which the captured call's did not; such calls "
+                "run uncompiled.",
+                FxbucketWarning,
+                stacklevel=2,
+            )
+        return self._run_as_captured(*args)
+
     def _run_as_captured(self, *args: Any) -> Any:
         self.eager_calls += 1
         return self.program.capture.module.forward(*args)
@@ -215,4 +240,7 @@ def compile_conditions(program: Program) -> tuple[sympy.Basic, ...]:
     mode = fake_mode_of(value_of(node) for piece in program.pieces for node in piece.module.graph.nodes)
     if mode is None or mode.shape_env is None:
         return ()
-    return conditions_in(mode.shape_env, frozenset(program.open_symbols))
+    # Dynamo checks the capture's own guards before every call of its graph.
+    held = {guard.condition for guard in program.capture.guards}
+    found = conditions_in(mode.shape_env, frozenset(program.open_symbols))
+    return tuple(condition for condition in found if condition not in held)

@@ -11,9 +11,11 @@ from typing import Any
 import sympy
 import torch
 
+from fxbucket.passes.aliasing import written_overlap
+from fxbucket.passes.discover import cheapest_use
 from fxbucket.passes.errors import CaptureError
 from fxbucket.passes.program import Program, Ref, SymbolUse, refs_in
-from fxbucket.passes.symbolic import python_condition
+from fxbucket.passes.symbolic import is_float_symbol, python_condition, symbols_in
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +50,15 @@ def bucket_function(
     parameters = [placeholder.name for placeholder in program.capture.placeholders]
     namespace: dict[str, Any] = {"_counter": counter, "_refused": refused, "math": math}
     lines = []
-    if conditions:
-        lines.append(f"if not ({' and '.join(f'({python_condition(condition)})' for condition in conditions)}):")
+    tests = [f"({python_condition(condition)})" for condition in _by_argument(program, conditions)]
+    for symbol, value in program.binding.items():
+        if is_float_symbol(symbol):
+            # A float may have no literal (inf), or none that is exact in a printed sympy number.
+            name = f"_float_{len(tests)}"
+            namespace[name] = value
+            tests.append(f"{_argument_reader(program, symbol)} == {name}")
+    if tests:
+        lines.append(f"if not ({' and '.join(tests)}):")
         lines.append(f"    return _refused(({', '.join(parameters)},))")
     lines.append("_counter[0] += 1")
     constants: dict[int, str] = {}
@@ -68,6 +77,20 @@ def bucket_function(
     title = f'    """Serves {program.bucket}."""'
     source = "\n".join([head, title, *(f"    {line}" for line in lines)]) + "\n"
     return _compiled(source, "bucket", f"bucket {program.bucket}", namespace)
+
+
+def _by_argument(program: Program, conditions: Sequence[sympy.Basic]) -> list[sympy.Basic]:
+    """Return conditions with each symbol under the name by which the function's parameters give it."""
+    names = {symbol: sympy.Symbol(_argument_reader(program, symbol), integer=True) for symbol in symbols_in(conditions)}
+    return [condition.xreplace(names) for condition in conditions]
+
+
+def _argument_reader(program: Program, symbol: sympy.Symbol) -> str:
+    """Return the expression that reads a symbol from the function's parameters."""
+    use = cheapest_use(program, symbol)
+    if use is None:
+        raise CaptureError(f"no argument of the graph holds {symbol}, so a condition on it cannot be checked at a call.")
+    return _reader(use, program.capture.placeholders[use.placeholder].name)
 
 
 def _last_uses(program: Program) -> dict[str, int]:
@@ -97,11 +120,12 @@ def _expression(structure: Any, namespace: dict[str, Any], constants: dict[int, 
     raise CaptureError(f"the graph returns a {type(structure).__name__}, which fxbucket cannot carry: {structure!r}")
 
 
-def _reader(use: SymbolUse) -> str:
-    """Return the expression that reads a symbol from the arguments."""
-    argument = f"args[{use.placeholder}]"
+def _reader(use: SymbolUse, argument: str) -> str:
+    """Return the expression that reads a symbol from an argument."""
     if use.field == "value":
         return argument
+    if use.field == "item":
+        return f"{argument}.item()"
     if use.field == "size":
         return f"{argument}.shape[{use.dim}]"
     return f"{argument}.stride({use.dim})" if use.field == "stride" else f"{argument}.storage_offset()"
@@ -115,7 +139,7 @@ def key_function(uses: Sequence[SymbolUse]) -> Emitted:
 
 
 def _key(uses: Sequence[SymbolUse]) -> str:
-    reads = [_reader(use) for use in uses]
+    reads = [_reader(use, f"args[{use.placeholder}]") for use in uses]
     if len(reads) == 1:
         return reads[0]
     return f"({', '.join(reads)})"
@@ -124,6 +148,9 @@ def _key(uses: Sequence[SymbolUse]) -> str:
 def dispatch_function(
     tables: Sequence[tuple[Sequence[SymbolUse], Mapping[Any, Callable[..., Any]]]],
     missed: Callable[[tuple[Any, ...]], Any],
+    written: Sequence[int] = (),
+    exposed: Sequence[int] = (),
+    overlapping: Callable[..., Any] | None = None,
 ) -> Emitted:
     """Return the function that looks a call's sizes up and runs the bucket that it finds.
 
@@ -131,9 +158,22 @@ def dispatch_function(
         tables: for each set of axes that buckets pin, how to read their sizes, and the buckets' functions by size. The
             tables may grow later; the function sees it.
         missed: gets the arguments of a call that no table serves.
+        written: positions of the arguments that the graph writes to.
+        exposed: positions of the others that could share memory with them.
+        overlapping: runs a call in which they do.
     """
     namespace: dict[str, Any] = {"_missed": missed}
     lines = []
+    if written and len(written) + len(exposed) > 1:
+        # Storages that all differ settle it; only where two are one does the look at byte ranges follow.
+        storages = [f"args[{position}].untyped_storage()._cdata" for position in written]
+        others = [f"args[{position}].untyped_storage()._cdata" for position in exposed]
+        namespace |= {"_overlapping": overlapping, "_overlap": written_overlap, "_written": written, "_exposed": exposed}
+        lines.append(f"storages = {{{', '.join(storages)}}}")
+        test = f"len(storages) != {len(storages)}"
+        if others:
+            test += f" or not storages.isdisjoint(({', '.join(others)},))"
+        lines += [f"if ({test}) and _overlap(args, _written, _exposed):", "    return _overlapping(*args)"]
     for number, (uses, table) in enumerate(tables):
         namespace[f"_find_{number}"] = table.get
         lines += [f"found = _find_{number}({_key(uses)})", "if found is not None:", "    return found(*args)"]

@@ -117,8 +117,11 @@ def _function_like(signature: inspect.Signature, model: Callable[..., Any]) -> C
         passed.append(f"{name}={name}" if kind is inspect.Parameter.KEYWORD_ONLY else name)
     if slash_needed:
         declared.append("/")
-    source = f"def call({', '.join(declared)}):\n    return model({', '.join(passed)})\n"
-    namespace: dict[str, Any] = {"model": model, **defaults}
+    called = "model"
+    while called in signature.parameters:
+        called = f"_{called}"
+    source = f"def call({', '.join(declared)}):\n    return {called}({', '.join(passed)})\n"
+    namespace: dict[str, Any] = {called: model, **defaults}
     exec(compile(source, f"<fxbucket call of {_model_name(model)}>", "exec"), namespace)
     return namespace["call"]  # type: ignore[no-any-return]
 

@@ -11,6 +11,7 @@ from fxbucket.axes import AxisSpec, axis_specs
 from fxbucket.passes.boundaries import Boundary, as_boundary
 from fxbucket.passes.buckets import Bucket, Range
 from fxbucket.passes.errors import OptionError, SizeError, nearest
+from fxbucket.passes.pipeline import Pass
 
 Compiler = str | Callable[..., Any]
 OnMiss = Literal["dynamic", "eager", "error"]
@@ -71,10 +72,22 @@ class Options:
         given = self.splitting_ops
         if isinstance(given, (str, Boundary)) or callable(given):
             given = (given,)
+        if not isinstance(given, Sequence):
+            raise OptionError(f"splitting_ops={given!r}: give a list of op names, functions or boundaries.")
         object.__setattr__(self, "boundaries", tuple(as_boundary(item) for item in given))
+        if not isinstance(self.passes, Sequence):
+            raise OptionError(f"passes={self.passes!r}: give a list of passes.")
+        for extra in self.passes:
+            if not isinstance(extra, Pass) or isinstance(extra, type):
+                raise OptionError(f"passes: {extra!r} is not a pass: it needs a `name` and `run(program) -> Program`.")
         combinations = _combinations(self.sizes)
         named = list(dict.fromkeys(name for sizes in combinations for name in sizes))
         specs, name_of = axis_specs(self.axes, named)
+        for sizes in combinations:
+            spelled: dict[str, str] = {}
+            for name in sizes:
+                if spelled.setdefault(name_of(name), name) != name:
+                    raise OptionError(f"sizes: {spelled[name_of(name)]!r} and {name!r} are one axis; give its sizes once.")
         buckets = tuple(Bucket.of({name_of(name): size for name, size in sizes.items()}) for sizes in combinations)
         _check_negative(specs, buckets)
         object.__setattr__(self, "specs", specs)

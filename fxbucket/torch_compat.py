@@ -91,22 +91,28 @@ def backend_names() -> list[str]:
 def mark_dim_dynamic(tensor: torch.Tensor, dim: int) -> Callable[[], None]:
     """Make a dim dynamic for the capture that begins; returns what takes the mark away again.
 
-    Stands for the attribute that ``torch._dynamo.maybe_mark_dynamic`` sets, which it never takes away.
+    Stands for the attributes that ``torch._dynamo.maybe_mark_dynamic`` sets, which it never takes away. Left on the tensor,
+    they would make any other torch.compile that is given it fail: its guards find marks that its capture did not see.
     """
-    before = getattr(tensor, _WEAK_MARK, None)
-    kept = None if before is None else set(before)
+    before = {name: set(value) if isinstance(value, set) else value for name, value in _marks_on(tensor)}
     torch._dynamo.maybe_mark_dynamic(tensor, dim)
 
     def undo() -> None:
-        if kept is not None:
-            setattr(tensor, _WEAK_MARK, kept)
-        elif hasattr(tensor, _WEAK_MARK):
-            delattr(tensor, _WEAK_MARK)
+        for name, _ in _marks_on(tensor):
+            if name in before:
+                setattr(tensor, name, before[name])
+            else:
+                delattr(tensor, name)
 
     return undo
 
 
-_WEAK_MARK = "_dynamo_weak_dynamic_indices"
+_MARKS = ("_dynamo_weak_dynamic_indices", "_has_dynamo_dim_marking")
+"""What a mark on a tensor consists of; not every torch sets both."""
+
+
+def _marks_on(tensor: torch.Tensor) -> list[tuple[str, Any]]:
+    return [(name, getattr(tensor, name)) for name in _MARKS if hasattr(tensor, name)]
 
 
 def inductor_option_names() -> list[str]:

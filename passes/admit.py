@@ -22,7 +22,7 @@ def binding_for(capture: Capture, sizes: Mapping[str, Number]) -> dict[sympy.Sym
 
     Args:
         capture: where the axes belong.
-        sizes: axis name (or one of its expressions) → size.
+        sizes: axis name (or one of its expressions) → size. Axes that the graph does not depend on may have any.
 
     Raises:
         AxisError: the capture has no such axis.
@@ -31,8 +31,9 @@ def binding_for(capture: Capture, sizes: Mapping[str, Number]) -> dict[sympy.Sym
     """
     binding: dict[sympy.Symbol, Number] = {}
     by_symbol: dict[sympy.Symbol, Axis] = {}
-    found = [(capture.axis(name), size) for name, size in sizes.items()]
-    for axis, size, expression in [(axis, size, part) for axis, size in found for part in (axis.expression, *axis.equal)]:
+    named = [(capture.axis(name), size) for name, size in sizes.items() if name not in capture.unseen]
+    parts = [(held, size, part) for held, size in named for part in (held.expression, *held.equal)]
+    for axis, size, expression in parts:
         if not isinstance(expression, sympy.Basic):
             if size != expression:
                 raise SizeError(f"axis {axis.name!r} is fixed at {expression} in this capture, so it cannot be {size}.")
@@ -86,6 +87,8 @@ def decide(capture: Capture, bucket: Bucket) -> Decision:
     try:
         binding = binding_for(capture, bucket.sizes)
         for name, wanted in bucket.ranges.items():
+            if name in capture.unseen:
+                continue
             axis = capture.axis(name)
             if axis.is_fixed:
                 raise SizeError(

@@ -86,7 +86,8 @@ class AllOf(Boundary):
         return both
 
     def __str__(self) -> str:
-        return f"{self.left} & {self.right}"
+        sides = (f"({side})" if isinstance(side, AnyOf) else str(side) for side in (self.left, self.right))
+        return " & ".join(sides)
 
 
 @dataclass(frozen=True)

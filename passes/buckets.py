@@ -41,7 +41,7 @@ class Range:
         return f"{start}..{INFINITY_TEXT if self.end is None else self.end}"
 
 
-Extent = int | Range
+Extent = int | float | Range
 """What a bucket says of one axis: exactly this size, or any size of this range."""
 
 
@@ -67,16 +67,16 @@ class Bucket:
         return not self.extents
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """The axes that this bucket pins to one size."""
-        return {name: extent for name, extent in self.extents if isinstance(extent, int)}
+    def sizes(self) -> dict[str, int | float]:
+        """The axes that this bucket pins to one size (or to one number, for a float of the call)."""
+        return {name: extent for name, extent in self.extents if not isinstance(extent, Range)}
 
     @property
     def ranges(self) -> dict[str, Range]:
         """The axes for which this bucket serves a range."""
         return {name: extent for name, extent in self.extents if isinstance(extent, Range)}
 
-    def admits(self, sizes: Mapping[str, int]) -> bool:
+    def admits(self, sizes: Mapping[str, int | float]) -> bool:
         """Whether every axis that the bucket names has, in ``sizes``, a value that the bucket serves."""
         for name, extent in self.extents:
             size = sizes.get(name)

@@ -29,6 +29,7 @@ class Axis:
         range: the inclusive sizes for which the capture is valid.
         hint: its value in the call that was captured.
         named: whether the user named it (else the capture found it, and ``name`` is torch's source in Python's spelling).
+        sources: torch's texts for the places that hold it.
         equal: what the capture calls the axis's other expressions, where it did not find that they are equal.
     """
 
@@ -38,6 +39,7 @@ class Axis:
     range: Range
     hint: int | float
     named: bool = True
+    sources: tuple[str, ...] = ()
     equal: tuple[Expression, ...] = ()
 
     @property
@@ -95,8 +97,10 @@ class Capture:
         placeholders: its arguments in order.
         axes: every axis of the capture, those that the user named first.
         guards: the conditions on symbols under which it is valid.
+        unseen: names of the user's axes that nothing in this graph depends on.
         unbacked: ``(symbol, range)`` of the values that only the data decides.
         grad_enabled: whether gradients were recorded when it was captured.
+        written: positions of the arguments that the graph writes to.
         is_fragment: whether the model's Python went on after this graph (a graph break).
         refusal: why this capture cannot be split and made concrete, or an empty text.
     """
@@ -105,8 +109,10 @@ class Capture:
     placeholders: tuple[Placeholder, ...]
     axes: tuple[Axis, ...]
     guards: tuple[Guard, ...] = ()
+    unseen: tuple[str, ...] = ()
     unbacked: tuple[tuple[sympy.Symbol, Range], ...] = ()
     grad_enabled: bool = True
+    written: tuple[int, ...] = ()
     is_fragment: bool = False
     refusal: str = ""
 

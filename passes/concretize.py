@@ -23,6 +23,7 @@ from fxbucket.passes.symbolic import (
     adopt_symbol,
     evaluate,
     fresh_environment,
+    is_float_symbol,
     is_unbacked,
     symbols_in,
 )
@@ -33,6 +34,11 @@ def _is_constant(value: object) -> bool:
     if isinstance(value, torch.Size):
         return all(isinstance(size, int) for size in value)
     return isinstance(value, (int, float, bool))
+
+
+def _is_symbolic(value: object) -> bool:
+    """Whether a value is a symbolic number (even one that the capture settled), or holds one."""
+    return isinstance(value, SYMBOLIC_TYPES) or bool(symbols_in(value))
 
 
 def _is_pure(node: fx.Node) -> bool:
@@ -73,7 +79,7 @@ class _Substitution:
             if node.op == "output":
                 outputs = self._argument(node.args[0], local)
                 continue
-            is_number = node.name in known or (symbols_in(value_of(node)) and _is_constant(value))
+            is_number = node.name in known or (_is_symbolic(value_of(node)) and _is_constant(value))
             if is_number and (node.op == "placeholder" or _is_pure(node)):
                 local[node] = known.get(node.name, value)
                 if node.op != "placeholder" or not keep_signature:
@@ -151,6 +157,10 @@ class Concretize(BasePass):
         bucket = self.sizes if isinstance(self.sizes, Bucket) else None
         sizes: Mapping[str, Number] = bucket.sizes if bucket is not None else self.sizes  # type: ignore[assignment]
         binding = binding_for(capture, sizes)
+        for symbol, hint in {**capture.hints, **self.hints}.items():
+            if is_float_symbol(symbol):
+                # Compilers take a float as a constant, so each value of one is a compilation of its own.
+                binding.setdefault(symbol, hint)
         broken = broken_guard(capture, binding)
         if broken:
             raise SizeError(f"concretize: {_sizes_text(sizes)} breaks a guard: {broken}.")
@@ -172,8 +182,8 @@ class Concretize(BasePass):
         for symbol, bounds in capture.unbacked:
             values[symbol] = adopt_symbol(env, symbol, None, bounds)
         pieces, outputs = rebuild(program, MetadataMapper(values, mode, env))
-        named = {capture.axis(name).name: size for name, size in sizes.items()}
-        done = replace(program, pieces=pieces, outputs=outputs, binding=binding, bucket=bucket or Bucket.of(named))  # type: ignore[arg-type]
+        named = {name if name in capture.unseen else capture.axis(name).name: size for name, size in sizes.items()}
+        done = replace(program, pieces=pieces, outputs=outputs, binding=binding, bucket=bucket or Bucket.of(named))
         kept = [Finding(axis.name, "kept symbolic") for axis in open_axes]
         return done.with_findings(*kept)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,16 +58,10 @@ def derive(program: Program) -> tuple[Derived, ...]:
     for symbol, bounds in program.capture.ranges.items():
         if symbol not in symbols:
             symbols[symbol] = adopt_symbol(env, symbol, hints[symbol], bounds)
-    return _run(program, MetadataMapper(symbols, mode, env), mode, env, symbols)
+    return _run(program, MetadataMapper(symbols, mode, env), mode, env)
 
 
-def _run(
-    program: Program,
-    mapper: MetadataMapper,
-    mode: FakeTensorMode,
-    env: ShapeEnv,
-    symbols: Mapping[sympy.Symbol, object],
-) -> tuple[Derived, ...]:
+def _run(program: Program, mapper: MetadataMapper, mode: FakeTensorMode, env: ShapeEnv) -> tuple[Derived, ...]:
     known: dict[str, Any] = {}
     for node in program.capture.module.graph.nodes:
         if node.op == "placeholder":
@@ -77,7 +70,7 @@ def _run(
     for piece in program.pieces:
         recorder = _Recorder(piece.module)
         inputs = [known[name] for name in piece.inputs]
-        snapshot = MetadataMapper(symbols, mode, env)
+        snapshot = MetadataMapper(None, mode, env)
         at_start = dict(zip((n.name for n in piece.module.graph.nodes if n.op == "placeholder"), inputs, strict=True))
         at_start = {name: snapshot.map(value) for name, value in at_start.items()}
         try:

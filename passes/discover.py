@@ -12,7 +12,7 @@ import torch
 from fxbucket.passes.captured import Placeholder, value_of
 from fxbucket.passes.pipeline import BasePass
 from fxbucket.passes.program import Finding, Program, SymbolUse
-from fxbucket.passes.symbolic import SYMBOLIC_TYPES, expression_of, is_wrapper_subclass, symbols_in
+from fxbucket.passes.symbolic import SYMBOLIC_TYPES, expression_of, is_float_symbol, is_wrapper_subclass, symbols_in
 
 
 def uses_of(placeholder: Placeholder, value: object) -> Iterator[SymbolUse]:
@@ -33,7 +33,14 @@ def uses_of(placeholder: Placeholder, value: object) -> Iterator[SymbolUse]:
                 yield SymbolUse(placeholder.index, field, dim, expression)  # type: ignore[arg-type]
 
 
-_FIELD_ORDER = {"value": 0, "size": 1, "stride": 2, "offset": 3}
+def _float_use(program: Program, placeholder: Placeholder) -> Iterator[SymbolUse]:
+    """Yield the symbol of a Python float, which torch passes as a float64 tensor of no dimensions."""
+    for axis in program.axes:
+        if axis.symbol is not None and is_float_symbol(axis.symbol) and placeholder.source in axis.sources:
+            yield SymbolUse(placeholder.index, "item", -1, axis.symbol)
+
+
+_FIELD_ORDER = {"value": 0, "item": 0, "size": 1, "stride": 2, "offset": 3}
 
 
 def cheapest_use(program: Program, symbol: sympy.Symbol) -> SymbolUse | None:
@@ -56,7 +63,7 @@ class Discover(BasePass):
         uses = tuple(
             use
             for placeholder, node in zip(program.capture.placeholders, nodes, strict=True)
-            for use in uses_of(placeholder, value_of(node))
+            for use in (*uses_of(placeholder, value_of(node)), *_float_use(program, placeholder))
         )
         found = replace(program, uses=uses)
         missing = [axis for axis in program.axes if axis.symbol is not None and cheapest_use(found, axis.symbol) is None]

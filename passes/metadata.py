@@ -32,8 +32,15 @@ class MetadataMapper:
     requires_grad, and whether a tensor is a Parameter.
     """
 
-    def __init__(self, values: Mapping[sympy.Symbol, object], mode: FakeTensorMode, env: ShapeEnv | None) -> None:
-        self._values = dict(values)
+    def __init__(self, values: Mapping[sympy.Symbol, object] | None, mode: FakeTensorMode, env: ShapeEnv | None) -> None:
+        """Make a mapper.
+
+        Args:
+            values: a number, or a symbolic number of ``env``, for every symbol; ``None`` leaves every number as it is.
+            mode: the mode in which tensors are built.
+            env: the environment of ``mode``, where it has one.
+        """
+        self._values = values
         self._mode = mode
         self._env = env
         self._tensors: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -45,6 +52,8 @@ class MetadataMapper:
         Raises:
             SizeError: a symbol has no value.
         """
+        if self._values is None:
+            return value
         expression = expression_of(value)
         missing = symbols_in(expression) - self._values.keys()
         if missing:

@@ -18,7 +18,7 @@ OPERATOR_TO_ATEN = {
     "xor": "bitwise_xor", "invert": "bitwise_not", "inv": "bitwise_not", "lshift": "bitwise_left_shift",
     "rshift": "bitwise_right_shift", "iadd": "add_", "isub": "sub_", "imul": "mul_", "itruediv": "div_",
     "ifloordiv": "floor_divide_", "imod": "remainder_", "ipow": "pow_", "iand": "bitwise_and_", "ior": "bitwise_or_",
-    "ixor": "bitwise_xor_", "imatmul": "matmul_", "ilshift": "bitwise_left_shift_", "irshift": "bitwise_right_shift_",
+    "ixor": "bitwise_xor_", "imatmul": "matmul", "ilshift": "bitwise_left_shift_", "irshift": "bitwise_right_shift_",
 }  # fmt: skip
 """Python's operators under the names of the aten ops that they call."""
 
@@ -43,10 +43,10 @@ def names_of_callable(target: object) -> frozenset[str]:
         namespace, _, name = target.name().partition("::")
         base = name.split(".")[0]
         names = {f"{namespace}::{base}", f"{namespace}::{base}.{target._overloadname}", f"torch.ops.{namespace}.{base}"}
-        return frozenset(names) | (_aten_names(base) if namespace == "aten" else frozenset())
+        return frozenset(names) | (_aten_names(base) - {f"aten::{base}.*"} if namespace == "aten" else frozenset())
     if isinstance(target, torch._ops.OpOverloadPacket):
         namespace, _, base = target._qualified_op_name.partition("::")
-        names = {f"{namespace}::{base}", f"torch.ops.{namespace}.{base}"}
+        names = {f"{namespace}::{base}", f"{namespace}::{base}.*", f"torch.ops.{namespace}.{base}"}
         return frozenset(names) | (_aten_names(base) if namespace == "aten" else frozenset())
     if isinstance(target, torch._ops.HigherOrderOperator):
         return frozenset({f"higher_order::{target.name()}", target.name()})
@@ -63,13 +63,13 @@ def names_of_callable(target: object) -> frozenset[str]:
     if module in _FAMILIES:
         family = _FAMILIES[module]
         return frozenset({f"aten::{name}", f"torch.{family}.{name.removeprefix(family + '_')}"})
-    if module in _TORCH_MODULES or getattr(torch, name, None) is target:
+    if module in _TORCH_MODULES or target in (getattr(torch, name, None), getattr(torch.Tensor, name, None)):
         return _aten_names(name)
     return frozenset({f"{module}.{name}" if module else name, name} | {f"{module}.{getattr(target, '__qualname__', name)}"})
 
 
 def _aten_names(name: str) -> frozenset[str]:
-    names = {f"aten::{name}"}
+    names = {f"aten::{name}", f"aten::{name}.*"}  # Python's call does not say which overload
     if hasattr(torch, name):
         names.add(f"torch.{name}")
     if hasattr(torch.nn.functional, name):
@@ -85,18 +85,27 @@ def spellings_of(target: object) -> frozenset[str]:
     Args:
         target: ``"ns::op"``, ``"ns::op.overload"``, a Python path, or a callable.
     """
+    if isinstance(target, torch._ops.OpOverload):
+        base = target.name().split(".")[0]
+        return frozenset({f"{base}.{target._overloadname}", f"{base}.*"})
     if not isinstance(target, str):
-        return names_of_callable(target)
+        return _qualified(names_of_callable(target))
     text = target.removesuffix(".default")
     if text.startswith("torch.ops."):
         namespace, _, rest = text.removeprefix("torch.ops.").partition(".")
         text = f"{namespace}::{rest}"
     if "::" in text:
-        return frozenset({text, target})
+        base, _, overload = text.partition(".")
+        return frozenset({text, target, f"{base}.*"} if overload else {text, target})
     found = _import_path(text)
     if found is not None:
-        return names_of_callable(found) | {text}
+        return spellings_of(found) | {text}
     return frozenset({text})
+
+
+def _qualified(names: frozenset[str]) -> frozenset[str]:
+    """Leave out bare names, which functions of other libraries may bear too."""
+    return frozenset(name for name in names if "." in name or "::" in name)
 
 
 def _import_path(path: str) -> object | None:
@@ -118,4 +127,5 @@ def _import_path(path: str) -> object | None:
 
 def graph_op_names(nodes: Iterable[fx.Node]) -> frozenset[str]:
     """Return the names of all ops in a graph, for an error that lists what was possible."""
-    return frozenset().union(*(op_names(node) for node in nodes))
+    names = frozenset().union(*(op_names(node) for node in nodes))
+    return frozenset(name for name in names if not name.endswith(".*"))

@@ -97,7 +97,7 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         for transform in self.passes:
-            if not isinstance(transform, Pass):
+            if not isinstance(transform, Pass) or isinstance(transform, type):
                 raise PassError(f"{transform!r} is not a pass: it needs a `name` and `run(program) -> Program`.")
         object.__setattr__(self, "passes", tuple(self.passes))
 
@@ -105,7 +105,7 @@ class Pipeline:
         """Return what the last pass gives; the trail holds one step a pass."""
         for transform in self.passes:
             if isinstance(transform, Pipeline):
-                program = transform.run(program)
+                program = replace(transform, observers=(*self.observers, *transform.observers)).run(program)
             else:
                 program = run_pass(transform, program, self.observers)
         return program

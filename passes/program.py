@@ -95,13 +95,13 @@ class SymbolUse:
 
     Attributes:
         placeholder: the position of the argument.
-        field: which number of the argument it is.
+        field: which number of the argument it is; ``"item"`` for a float that torch passes as a tensor of no dimensions.
         dim: the dimension for sizes and strides, else -1.
         expression: the number as an expression over symbols.
     """
 
     placeholder: int
-    field: Literal["value", "size", "stride", "offset"]
+    field: Literal["value", "item", "size", "stride", "offset"]
     dim: int
     expression: Expression
 

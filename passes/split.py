@@ -23,14 +23,15 @@ from fxbucket.passes.opnames import op_names
 from fxbucket.passes.pipeline import BasePass
 from fxbucket.passes.program import CutReason, Finding, Piece, Program, Ref
 from fxbucket.passes.regions import RegionWriter, State, exit_functions, is_region_node, opens_level, states_of
-from fxbucket.passes.symbolic import SYMBOLIC_TYPES
+from fxbucket.passes.symbolic import SYMBOLIC_TYPES, expression_of, symbols_in
 
 TRIVIAL_OPS = frozenset(
     f"aten::{name}"
     for name in (
         "view", "view_as", "transpose", "t", "permute", "unsqueeze", "squeeze", "expand", "expand_as", "flatten",
-        "unflatten", "narrow", "select", "split", "chunk", "unbind", "size", "stride", "numel", "dim", "detach", "empty", "empty_like",
-        "new_empty", "empty_strided", "movedim", "swapaxes", "diagonal", "unfold", "as_strided", "alias",
+        "unflatten", "narrow", "select", "split", "chunk", "unbind", "size", "stride", "numel", "dim", "detach",
+        "empty", "empty_like", "new_empty", "empty_strided", "movedim", "swapaxes", "diagonal", "unfold", "as_strided",
+        "alias",
     )
 )  # fmt: skip
 """Ops that move no data: a piece of nothing else is not worth a compilation."""
@@ -116,6 +117,11 @@ class _Splitter:
         self._output = nodes[-1]
         # Everything that one piece gives to another or to the caller: node -> a nest of Refs and constants.
         self._crossing: dict[fx.Node, Any] = {}
+        self._symbols = {
+            expression_of(value_of(node)): node
+            for node in nodes
+            if node.op == "placeholder" and isinstance(value_of(node), SYMBOLIC_TYPES)
+        }
         self._order = {node: position for position, node in enumerate(nodes)}
         for node in nodes:
             if node.op == "placeholder":
@@ -197,8 +203,15 @@ class _Splitter:
         )  # fmt: skip
 
     def _sources(self, group: _Group, members: set[fx.Node]) -> list[fx.Node]:
-        """Return the values from outside that a group reads: symbols first, then in the order of the graph."""
+        """Return the values from outside that a group reads: symbols first, then in the order of the graph.
+
+        A piece for the compiler also takes each symbol that any of its sizes depends on: a compiler cannot tell ``s0`` and
+        ``s1`` from a tensor of ``s0*s1`` elements.
+        """
         found = {source for node in group.nodes for source in node.all_input_nodes if source not in members}
+        if group.mark is None or group.mark.compiled:
+            needed = symbols_in([value_of(node) for node in (*group.nodes, *found)])
+            found |= {self._symbols[symbol] for symbol in needed if symbol in self._symbols}
         return sorted(found, key=lambda node: (not isinstance(value_of(node), SYMBOLIC_TYPES), self._order[node]))
 
     def _receive(self, graph: fx.Graph, source: fx.Node, inputs: list[str]) -> Any:

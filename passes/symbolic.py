@@ -178,9 +178,11 @@ def read_symbols(env: ShapeEnv) -> tuple[SymbolFacts, ...]:
             known.extend(name for name in map(source_name, found) if name not in known)
     facts = []
     for symbol, names in sources.items():
-        if is_unbacked(symbol) or symbol not in hints:
+        hint = hints.get(symbol)
+        if is_unbacked(symbol) or not isinstance(hint, (int, float, sympy.Integer, sympy.Float)):
+            # A jagged tensor's ragged size has a stand-in of its own kind, which is no number.
             continue
-        facts.append(SymbolFacts(symbol, tuple(names), _range_of(env, symbol), _python_number(hints[symbol])))
+        facts.append(SymbolFacts(symbol, tuple(names), _range_of(env, symbol), _python_number(hint)))
     return tuple(facts)
 
 

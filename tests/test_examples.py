@@ -1,0 +1,75 @@
+"""Every example prints what its docstring promises, and the README shows the examples as they are."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name != "benchmark.py")
+
+
+def promise_of(example: Path) -> str:
+    """Return what the docstring says the example prints: the indented block at its end."""
+    docstring = ast.get_docstring(ast.parse(example.read_text(encoding="utf-8"))) or ""
+    head, found, promised = docstring.partition("\nPrints")
+    assert found, f"{example.name}: the docstring does not end with what it prints: {head}"
+    return textwrap.dedent(promised.partition(":\n\n")[2]) + "\n"
+
+
+def run(example: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
+    return subprocess.run(
+        [sys.executable, str(example)], cwd=folder, capture_output=True, text=True, env=environment, check=False
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_example_prints_what_it_promises(example: Path, tmp_path: Path):
+    if example.stem == "draw" and shutil.which("dot") is None:
+        pytest.skip("needs Graphviz's dot")
+    done = run(example, tmp_path)
+    assert done.returncode == 0, done.stderr
+    promised = promise_of(example)
+    assert doctest.OutputChecker().check_output(promised, done.stdout, doctest.ELLIPSIS), (
+        f"promised:\n{promised}\nprinted:\n{done.stdout}"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("dot") is None, reason="needs Graphviz's dot")
+def test_drawings_go_where_they_are_asked_for(tmp_path: Path):
+    script = [sys.executable, str(ROOT / "examples" / "draw.py"), str(tmp_path / "pictures")]
+    subprocess.run(script, check=True, capture_output=True)
+    assert {path.name for path in (tmp_path / "pictures").iterdir()} == {"split.svg", "concrete.svg"}
+
+
+def blocks_of(markdown: str, language: str) -> list[str]:
+    """Return the fenced blocks of a language."""
+    parts = markdown.split(f"```{language}\n")[1:]
+    return [part.partition("```")[0] for part in parts]
+
+
+def test_readme_shows_the_quickstart_and_its_output():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    quickstart = ROOT / "examples" / "quickstart.py"
+    source = quickstart.read_text(encoding="utf-8")
+    code = source[source.index("import torch") :]
+    assert code in blocks_of(readme, "python")
+    assert promise_of(quickstart) in blocks_of(readme, "text")
+
+
+def test_readme_links_lead_somewhere():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = [part.partition(")")[0] for part in readme.split("](")[1:]]
+    files = [target.partition("#")[0] for target in targets if "://" not in target]
+    assert [target for target in files if target and not (ROOT / target).exists()] == []

@@ -1,0 +1,12 @@
+"""Pictures of programs: DOT, SVG, and one HTML page."""
+
+if __name__ != "fxbucket.visualize":
+    raise ImportError(f"import fxbucket.visualize, not {__name__}: the same file under two names gives two of every class")
+
+from fxbucket.visualize.diff import diff_text as diff_text
+from fxbucket.visualize.diff import save_diff_svg as save_diff_svg
+from fxbucket.visualize.dot import dot_text as dot_text
+from fxbucket.visualize.svg import save_svg as save_svg
+from fxbucket.visualize.svg import svg_text as svg_text
+
+__all__ = ["diff_text", "dot_text", "save_diff_svg", "save_svg", "svg_text"]

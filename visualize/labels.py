@@ -1,0 +1,172 @@
+"""The texts of a drawing: short ones for boxes and arrows, whole ones for tooltips."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import torch
+from torch import fx
+
+from fxbucket.passes.captured import value_of
+from fxbucket.passes.symbolic import SYMBOLIC_TYPES
+from fxbucket.passes.text import DTYPE_NAMES, Namer, target_text, value_text
+
+WIRE = "·"
+"""Stands in an argument list for a value that an arrow brings."""
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>.*)')
+_CONTAINER = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
+_MANGLED = re.compile(r"[lg]_\w+?(?P<path>_(?:modules|parameters|buffers)_\w+?)_?")
+_KIND = re.compile(r"_(?:modules|parameters|buffers)_")
+_SIZE = re.compile(r"\.size\(\)\[(\d+)\]")
+_ROOT = re.compile(r"^[LG]\[['\"](.+?)['\"]\]")
+_TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
+
+
+def shorten(text: str, limit: int) -> str:
+    """Return a text of at most ``limit`` characters: the middle of a longer one becomes an ellipsis."""
+    if len(text) <= limit:
+        return text
+    tail = (limit - 1) // 3
+    return f"{text[: limit - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def edge_text(value: object, name: Namer) -> str:
+    """Return a value's dtype and shape, and no more: ``f32[2*tokens + 1, 64]``."""
+    if isinstance(value, torch.Tensor):
+        dtype = DTYPE_NAMES.get(value.dtype, str(value.dtype).removeprefix("torch."))
+        return f"{dtype}[{', '.join(name(size) for size in value.shape)}]"
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        items = [edge_text(item, name) for item in value]
+        if len(items) > 1 and len(set(items)) == 1:
+            return f"{len(items)} {TIMES} {items[0]}"
+        return f"({', '.join(items)})"
+    return value_text(value, name)
+
+
+def source_text(source: str) -> str:
+    """Return torch's name for an argument as a person would write it: ``layers.0.weight``, ``batch['ids']``.
+
+    Args:
+        source: for example ``L['self']._modules['layers']._modules['0']._parameters['weight']``.
+    """
+    plain = _CONTAINER.sub(r".\1", source)
+    if plain != source:
+        return _ROOT.sub("", plain, count=1).removeprefix(".") or plain
+    return _SIZE.sub(r".shape[\1]", _ROOT.sub(r"\1", plain, count=1))
+
+
+def mangled_text(name: str) -> str:
+    """Return Dynamo's name of a parameter's placeholder as a person would write it, other names as they are.
+
+    Args:
+        name: for example ``l_self_modules_layers_modules_0_parameters_weight_``.
+    """
+    found = _MANGLED.fullmatch(name)
+    return _KIND.sub(".", found["path"]).removeprefix(".") if found else name
+
+
+def op_title(node: fx.Node) -> str:
+    """Return the bare name of what a node calls: ``linear``, ``attention``."""
+    text = target_text(node).removesuffix(".default")
+    return text if node.op in ("call_module", "get_attr") else text.rpartition(".")[2] or text
+
+
+def literals_text(node: fx.Node, name: Namer) -> str:
+    """Return a node's arguments with a dot for each value that an arrow brings, empty where there is nothing else.
+
+    Sizes are written by axis name, wherever they come from: ``(·, (tokens, 64))``.
+    """
+    plain = [_argument(argument, name, repr) for argument in node.args]
+    plain += [f"{key}={_argument(value, name, repr)}" for key, value in node.kwargs.items()]
+    if not set("".join(plain)) - {WIRE}:
+        return ""
+    return f"({', '.join(plain)})"
+
+
+def signature_text(node: fx.Node, name: Namer) -> str:
+    """Return what a node does, the same for nodes that differ in names alone.
+
+    A text among the arguments counts as a name: serving engines hand a layer's own name to its attention op.
+    """
+    arguments = [_argument(argument, name, lambda _: "''") for argument in node.args]
+    arguments += [f"{key}={_argument(value, name, lambda _: repr(''))}" for key, value in sorted(node.kwargs.items())]
+    target = "" if node.op in ("get_attr", "placeholder") else target_text(node)
+    return f"{node.op} {target}({', '.join(arguments)})"
+
+
+def _argument(argument: object, name: Namer, write: Callable[[str], str]) -> str:
+    if isinstance(argument, fx.Node):
+        value = value_of(argument)
+        return name(value) if isinstance(value, SYMBOLIC_TYPES) else WIRE
+    if isinstance(argument, SYMBOLIC_TYPES):
+        return name(argument)
+    if isinstance(argument, str):
+        return write(argument)
+    if isinstance(argument, (tuple, list)):
+        items = [_argument(item, name, write) for item in argument]
+        if isinstance(argument, list):
+            return f"[{', '.join(items)}]"
+        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+    if isinstance(argument, dict):
+        return f"{{{', '.join(f'{key}: {_argument(item, name, write)}' for key, item in argument.items())}}}"
+    if isinstance(argument, slice):
+        parts = [argument.start, argument.stop] + ([argument.step] if argument.step is not None else [])
+        return ":".join("" if part is None else _argument(part, name, write) for part in parts)
+    if isinstance(argument, torch.Tensor):
+        return edge_text(argument, name)
+    return without_addresses(repr(argument)).removeprefix("torch.")
+
+
+def returns_text(structure: object) -> str:
+    """Return what a program's call returns, values by their names: ``(x_2, 48, None)``."""
+    return without_addresses(str(structure)).replace("%", "")
+
+
+def without_addresses(text: str) -> str:
+    """Return a text without memory addresses, which differ from run to run."""
+    return _ADDRESS.sub("", text)
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """The line of a model's Python that a node comes from."""
+
+    path: str
+    line: int
+    function: str
+    code: str
+
+    @property
+    def url(self) -> str:
+        """A link to the line, empty where the code lies in no file."""
+        path = self.path.replace(os.sep, "/")
+        if not os.path.isabs(self.path):
+            return ""
+        return f"file://{quote(path if path.startswith('/') else '/' + path)}#L{self.line}"
+
+    def __str__(self) -> str:
+        where = f"{self.path}:{self.line} in {self.function}"
+        return f"{where}\n    {self.code}" if self.code else where
+
+
+def source_line(node: fx.Node) -> SourceLine | None:
+    """Return the innermost line of a node's stack trace that is not torch's own; ``None`` where it has no trace."""
+    lines = str(node.meta.get("stack_trace") or "").splitlines()
+    found: list[SourceLine] = []
+    for position, line in enumerate(lines):
+        frame = _FRAME.search(line)
+        if frame is None:
+            continue
+        after = lines[position + 1].strip() if position + 1 < len(lines) else ""
+        code = "" if _FRAME.search(after) else after
+        found.append(SourceLine(frame["path"], int(frame["line"]), frame["function"], code))
+    users = [line for line in found if not line.path.startswith(_TORCH_FOLDER)]
+    return (users or found)[-1] if found else None
