@@ -17,6 +17,7 @@ from fxbucket.passes.buckets import NO_LOWER_BOUND, Range
 from fxbucket.passes.captured import Axis, Capture, Guard, Placeholder, PlaceholderRole, tensors_in, value_of
 from fxbucket.passes.errors import AxisError, CaptureError, FxbucketError, nearest
 from fxbucket.passes.identities import forward_identities
+from fxbucket.passes.nodes import SHAPE_CHANGERS
 from fxbucket.passes.program import Program
 from fxbucket.passes.symbolic import (
     SYMBOLIC_TYPES,
@@ -41,11 +42,6 @@ from fxbucket.torch_compat import (
     original_error,
     tracing_shape_env,
 )
-
-_SHAPE_CHANGERS = frozenset(
-    ["resize_", "set_", "t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_", "as_strided_", "resize_as_"]
-)
-"""Methods that change a tensor's metadata in place."""
 
 
 def program_of(
@@ -201,7 +197,7 @@ def _refusal(module: fx.GraphModule) -> str:
                 return f"{node.name} is a {type(tensor).__name__}, a tensor that wraps other tensors"
             if tensor.layout is not torch.strided:
                 return f"{node.name} has the layout {tensor.layout}, which has no strides"
-        changes = node.op == "call_method" and node.target in _SHAPE_CHANGERS
+        changes = node.op == "call_method" and node.target in SHAPE_CHANGERS
         if changes and isinstance(node.args[0], fx.Node) and node.args[0].op == "placeholder":
             return f"{node.name} changes the shape of the argument {node.args[0].name} in place"
     return ""

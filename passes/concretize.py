@@ -145,8 +145,8 @@ class Concretize(BasePass):
     name: ClassVar[str] = "concretize"
 
     def requires(self, program: Program) -> None:
-        if not program.pieces:
-            raise PreconditionError("concretize: the program has no pieces; run Split first (Split() keeps one piece).")
+        if not program.is_split:
+            raise PreconditionError("concretize: the program is not split; run Split first (Split() keeps one piece).")
         if program.bucket is not None:
             raise PreconditionError(
                 f"concretize: the program is concrete for {program.bucket} already; start from the split one."

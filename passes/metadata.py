@@ -15,6 +15,7 @@ from fxbucket.passes.symbolic import (
     ShapeEnv,
     evaluate,
     expression_of,
+    holds_transform_wrapper,
     is_fake,
     is_wrapper_subclass,
     symbols_in,
@@ -29,7 +30,7 @@ class MetadataMapper:
     """Rebuilds values in another fake-tensor mode, with the sizes that ``values`` gives.
 
     Kept exactly: dtype, device, dim order, strides, storage offset, storage length, shared storage between tensors,
-    requires_grad, and whether a tensor is a Parameter.
+    requires_grad, whether a tensor is a leaf of autograd, and whether it is a Parameter.
     """
 
     def __init__(self, values: Mapping[sympy.Symbol, object] | None, mode: FakeTensorMode, env: ShapeEnv | None) -> None:
@@ -66,7 +67,8 @@ class MetadataMapper:
         if isinstance(value, SYMBOLIC_TYPES):
             return self.number(value)
         if isinstance(value, torch.Tensor):
-            return self._tensor(value) if is_fake(value) or isinstance(value, torch.nn.Parameter) else value
+            plain = is_fake(value) or isinstance(value, torch.nn.Parameter) or is_wrapper_subclass(value)
+            return self._tensor(value) if plain else value
         if isinstance(value, torch.Size):
             return torch.Size([self.map(size) for size in value]) if symbols_in(value) else value
         if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -81,7 +83,8 @@ class MetadataMapper:
 
     def meta(self, meta: Mapping[str, Any]) -> dict[str, Any]:
         """Return a node's metadata with every value rebuilt, without what only the capture itself can read."""
-        return {key: self.map(value) for key, value in meta.items() if key not in _DROPPED_META}
+        kept = {key: value for key, value in meta.items() if key not in _DROPPED_META and not holds_transform_wrapper(value)}
+        return {key: self.map(value) for key, value in kept.items()}
 
     def _tensor(self, source: torch.Tensor) -> torch.Tensor:
         known = self._tensors.get(id(source))
@@ -99,6 +102,10 @@ class MetadataMapper:
             strides = tuple(self.map(stride) for stride in source.stride())
             offset = self.map(source.storage_offset())
             built = torch.empty((0,), dtype=source.dtype, device=source.device)
+            if source.requires_grad and not source.is_leaf:
+                # AOTAutograd hides a write to a leaf from autograd, so an inner value must not look like one.
+                with torch.enable_grad():
+                    built = built.requires_grad_().clone()
             built.set_(storage.untyped_storage(), offset, sizes, strides)
             if source.is_conj():
                 built = torch._conj(built)
@@ -106,7 +113,7 @@ class MetadataMapper:
                 built = torch._neg_view(built)
             if isinstance(source, torch.nn.Parameter):
                 built = torch.nn.Parameter(built, requires_grad=source.requires_grad)
-            elif source.requires_grad:
+            elif source.requires_grad and source.is_leaf:
                 built.requires_grad_()
         # The source is kept beside the result, so that its id is not given to another tensor.
         self._tensors[id(source)] = (source, built)

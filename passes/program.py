@@ -61,7 +61,8 @@ class Piece:
         outputs: the names of the values that it gives, in the order of its output tuple.
         reason: why it was cut out, or what is left between cuts.
         is_boundary: whether a boundary cut it out; such a piece runs as it is, uncompiled.
-        is_trivial: whether it holds nothing to compile (views, allocations and size arithmetic alone).
+        is_trivial: whether it holds nothing to compile (views, allocations and size arithmetic alone), or takes what no
+            compiler does (a float that the data decides); it runs as it is.
     """
 
     index: int
@@ -173,7 +174,7 @@ class Program:
     Attributes:
         capture: where it came from.
         pieces: what it is cut into, in the order in which they run.
-        outputs: what a call returns: a nest of tuples, constants and :class:`Ref`.
+        outputs: what a call returns: a nest of tuples, constants and :class:`Ref`; ``None`` before Split.
         uses: where the arguments carry symbols; empty before Discover.
         decisions: which buckets may be compiled; empty before Admit.
         bucket: the bucket that the pieces were made concrete for; ``None`` before Concretize.
@@ -184,7 +185,7 @@ class Program:
 
     capture: Capture
     pieces: tuple[Piece, ...] = ()
-    outputs: Any = ()
+    outputs: Any = None
     uses: tuple[SymbolUse, ...] = ()
     decisions: tuple[Decision, ...] = ()
     bucket: Bucket | None = None
@@ -196,6 +197,11 @@ class Program:
     def axes(self) -> tuple[Axis, ...]:
         """Every axis of the capture."""
         return self.capture.axes
+
+    @property
+    def is_split(self) -> bool:
+        """Whether Split has run; a graph that only hands its arguments back has no piece even then."""
+        return self.outputs is not None
 
     @property
     def open_symbols(self) -> tuple[sympy.Symbol, ...]:

@@ -18,23 +18,13 @@ from torch import fx
 
 from fxbucket.passes.boundaries import Mark, as_boundary
 from fxbucket.passes.captured import value_of
+from fxbucket.passes.derive import derive
 from fxbucket.passes.errors import BoundaryError, CaptureError, PreconditionError
-from fxbucket.passes.opnames import op_names
+from fxbucket.passes.nodes import SHAPE_CHANGERS, is_item_of_container, is_scalar_arithmetic, is_trivial
 from fxbucket.passes.pipeline import BasePass
 from fxbucket.passes.program import CutReason, Finding, Piece, Program, Ref
 from fxbucket.passes.regions import RegionWriter, State, exit_functions, is_region_node, opens_level, states_of
-from fxbucket.passes.symbolic import SYMBOLIC_TYPES, expression_of, symbols_in
-
-TRIVIAL_OPS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "view", "view_as", "transpose", "t", "permute", "unsqueeze", "squeeze", "expand", "expand_as", "flatten",
-        "unflatten", "narrow", "select", "split", "chunk", "unbind", "size", "stride", "numel", "dim", "detach",
-        "empty", "empty_like", "new_empty", "empty_strided", "movedim", "swapaxes", "diagonal", "unfold", "as_strided",
-        "alias",
-    )
-)  # fmt: skip
-"""Ops that move no data: a piece of nothing else is not worth a compilation."""
+from fxbucket.passes.symbolic import SYMBOLIC_TYPES, expression_of, is_unbacked, symbols_in
 
 _REST = CutReason("rest", "", "what is left between cuts")
 
@@ -67,7 +57,7 @@ def assign(nodes: Sequence[fx.Node], marks: dict[fx.Node, Mark]) -> tuple[tuple[
             findings.append(Finding(node.name, "not cut out: it runs inside a vmap or grad transform that must stay whole"))
             mark = None
         level += min(opens_level(node), 0)
-        if _is_item_of_container(node) and node.args[0] in place:
+        if is_item_of_container(node) and node.args[0] in place:
             # Taking an item of a container has no effect, so it goes with the container: containers rarely cross a cut.
             position = place[node.args[0]]
             groups[position][2].append(node)
@@ -79,28 +69,6 @@ def assign(nodes: Sequence[fx.Node], marks: dict[fx.Node, Mark]) -> tuple[tuple[
         groups[-1][2].append(node)
         place[node] = len(groups) - 1
     return tuple(_Group(tuple(members), mark) for _, mark, members in groups), tuple(findings)
-
-
-def _is_item_of_container(node: fx.Node) -> bool:
-    if node.target is not operator.getitem or not isinstance(node.args[0], fx.Node):
-        return False
-    return isinstance(value_of(node.args[0]), (tuple, list))
-
-
-def _is_trivial(node: fx.Node) -> bool:
-    if node.target is operator.getitem:
-        source = value_of(node.args[0]) if isinstance(node.args[0], fx.Node) else None
-        index = node.args[1]
-        parts = index if isinstance(index, tuple) else (index,)
-        basic = all(part is None or part is Ellipsis or isinstance(part, (int, slice)) for part in parts)
-        return isinstance(source, (tuple, list)) or basic
-    if isinstance(value_of(node), (int, *SYMBOLIC_TYPES)):
-        return not any(isinstance(value_of(source), torch.Tensor) for source in node.all_input_nodes) or _is_size_query(node)
-    return not op_names(node).isdisjoint(TRIVIAL_OPS)
-
-
-def _is_size_query(node: fx.Node) -> bool:
-    return not op_names(node).isdisjoint({"aten::size", "aten::stride", "aten::numel", "aten::dim", "aten::sym_size"})
 
 
 class _Splitter:
@@ -126,8 +94,14 @@ class _Splitter:
         for node in nodes:
             if node.op == "placeholder":
                 self._crossing[node] = Ref(node.name)
-            elif node in self._owner and any(self._owner.get(user) != self._owner[node] for user in node.users):
+            elif node in self._owner and any(self._takes(user, node) for user in node.users):
                 self._crossing[node] = self._structure(node)
+
+    def _takes(self, user: fx.Node, node: fx.Node) -> bool:
+        """Whether a user gets the node's value across a cut."""
+        if user is self._output:
+            return True
+        return self._owner.get(user) != self._owner[node] and not is_scalar_arithmetic(node)
 
     def _structure(self, node: fx.Node) -> Any:
         """Return how a crossing value is carried: itself, or the leaves of a container."""
@@ -172,12 +146,13 @@ class _Splitter:
         inputs: list[str] = []
         members = set(group.nodes)
         for source in self._sources(group, members):
-            if source.op == "get_attr":
-                continue
-            local[source] = self._receive(graph, source, inputs)
+            if is_scalar_arithmetic(source):
+                local[source] = graph.node_copy(source, lambda found: local[found])
+            elif source.op != "get_attr":
+                local[source] = self._receive(graph, source, inputs)
         regions = RegionWriter(graph, self._initial, self._exits)
         for node in group.nodes:
-            if not _is_item_of_container(node):
+            if not is_item_of_container(node):
                 regions.move_to(self._states[node])
             for attribute in node.all_input_nodes:
                 if attribute.op == "get_attr" and attribute not in local:
@@ -188,9 +163,12 @@ class _Splitter:
         for node in group.nodes:
             if node in self._crossing:
                 gives += self._give(graph, local[node], value_of(node), self._crossing[node])
-        trivial = all(_is_trivial(node) for node in group.nodes)
+        trivial = all(is_trivial(node) for node in group.nodes)
         if trivial and not gives:
             return None
+        takes_scalar = any(
+            node.op == "placeholder" and isinstance(value_of(node), (torch.SymFloat, torch.SymBool)) for node in graph.nodes
+        )
         graph.output(tuple(node for _, node in gives))
         module = fx.GraphModule(self._root, graph)
         name = f"piece_{number}"
@@ -199,7 +177,7 @@ class _Splitter:
         return Piece(
             number, name, module, tuple(inputs), tuple(given for given, _ in gives), mark.reason if mark else _REST,
             is_boundary=mark is not None and not mark.compiled,
-            is_trivial=trivial and (mark is None or mark.compiled),
+            is_trivial=(trivial or takes_scalar) and (mark is None or mark.compiled),
         )  # fmt: skip
 
     def _sources(self, group: _Group, members: set[fx.Node]) -> list[fx.Node]:
@@ -208,11 +186,26 @@ class _Splitter:
         A piece for the compiler also takes each symbol that any of its sizes depends on: a compiler cannot tell ``s0`` and
         ``s1`` from a tensor of ``s0*s1`` elements.
         """
-        found = {source for node in group.nodes for source in node.all_input_nodes if source not in members}
+        found: set[fx.Node] = set()
+        waiting = [source for node in group.nodes for source in node.all_input_nodes if source not in members]
+        while waiting:
+            source = waiting.pop()
+            if source not in found:
+                found.add(source)
+                if is_scalar_arithmetic(source):
+                    waiting += source.all_input_nodes
         if group.mark is None or group.mark.compiled:
             needed = symbols_in([value_of(node) for node in (*group.nodes, *found)])
             found |= {self._symbols[symbol] for symbol in needed if symbol in self._symbols}
-        return sorted(found, key=lambda node: (not isinstance(value_of(node), SYMBOLIC_TYPES), self._order[node]))
+        # Placeholders must come before nodes, and symbols before what has them in its sizes.
+        return sorted(
+            found,
+            key=lambda node: (
+                is_scalar_arithmetic(node),
+                not isinstance(value_of(node), SYMBOLIC_TYPES),
+                self._order[node],
+            ),
+        )
 
     def _receive(self, graph: fx.Graph, source: fx.Node, inputs: list[str]) -> Any:
         """Add placeholders for a value from outside, and return what stands for it in the piece."""
@@ -266,6 +259,20 @@ def _refs(structure: Any) -> Iterable[Ref]:
             yield from _refs(part)
 
 
+def _write_metadata_at_cuts(program: Program) -> None:
+    """Give the placeholders of fresh pieces the metadata that their values have when the piece begins.
+
+    The capture keeps one fake tensor a value, so ``y.transpose_(0, 1)`` leaves it with the last shape that ``y`` had.
+    """
+    for piece, result in zip(program.pieces, derive(program), strict=False):
+        for node in piece.module.graph.nodes:
+            value = result.at_start.get(node.name)
+            if node.op == "placeholder" and isinstance(value, torch.Tensor):
+                settled = not any(is_unbacked(symbol) for symbol in symbols_in(value))
+                if settled:
+                    node.meta["example_value"] = value
+
+
 @dataclass(frozen=True)
 class Split(BasePass):
     """Cut the graph at boundaries.
@@ -287,7 +294,7 @@ class Split(BasePass):
         object.__setattr__(self, "boundaries", tuple(as_boundary(item) for item in several))
 
     def requires(self, program: Program) -> None:
-        if program.pieces:
+        if program.is_split:
             raise PreconditionError("split: the program is split already; start from the captured program.")
 
     def run(self, program: Program) -> Program:
@@ -303,7 +310,10 @@ class Split(BasePass):
                 findings.append(Finding(str(boundary), str(error)))
         groups, uncut = assign(nodes, marks)
         pieces, outputs = _Splitter(program, groups).run()
-        return replace(program, pieces=pieces, outputs=outputs).with_findings(*findings, *uncut)
+        done = replace(program, pieces=pieces, outputs=outputs)
+        if any(node.op == "call_method" and node.target in SHAPE_CHANGERS for node in nodes):
+            _write_metadata_at_cuts(done)
+        return done.with_findings(*findings, *uncut)
 
     def ensures(self, before: Program, after: Program) -> None:
         known = {placeholder.name for placeholder in after.capture.placeholders}

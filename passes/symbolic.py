@@ -41,6 +41,13 @@ def is_wrapper_subclass(value: object) -> bool:
     return isinstance(value, torch.Tensor) and bool(is_traceable_wrapper_subclass(value))
 
 
+def holds_transform_wrapper(value: object) -> bool:
+    """Whether a value is, or holds, a tensor of ``torch.func`` (batched, differentiated): it lives in its transform only."""
+    if isinstance(value, torch.Tensor):
+        return torch._C._functorch.is_functorch_wrapped_tensor(value)
+    return isinstance(value, (tuple, list)) and any(holds_transform_wrapper(item) for item in value)
+
+
 def is_unbacked(symbol: sympy.Basic) -> bool:
     """Whether the symbol stands for a value that only the data decides (a count of non-zeros, an ``item()``)."""
     return isinstance(symbol, sympy.Symbol) and symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT))

@@ -194,9 +194,9 @@ def program_text(program: Program) -> str:
     lines += [f"  guard {condition_text(guard.condition, program.axes)}" for guard in program.capture.guards]
     for decision in program.decisions:
         lines.append(f"  bucket {decision.bucket}: {'admitted' if decision.admitted else 'refused: ' + decision.reason}")
-    if not program.pieces:
+    if not program.is_split:
         lines.append(graph_text(program.capture.module, name))
     lines += [piece_text(piece, name) for piece in program.pieces]
-    if program.pieces:
+    if program.is_split:
         lines.append(f"returns {program.outputs}")
     return "\n".join(lines)

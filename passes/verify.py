@@ -70,7 +70,7 @@ def _number(value: Any, hints: Mapping[sympy.Symbol, Number]) -> Number | None:
 def _tensor_differences(
     written: torch.Tensor, derived: torch.Tensor, hints: Mapping[sympy.Symbol, Number]
 ) -> Iterator[tuple[str, object, object]]:
-    for field in ("dtype", "device", "layout", "requires_grad"):
+    for field in ("dtype", "device", "layout", "requires_grad", "is_leaf"):
         one, other = getattr(written, field), getattr(derived, field)
         if one != other:
             yield field, one, other
@@ -104,8 +104,8 @@ class Verify(BasePass):
     name: ClassVar[str] = "verify"
 
     def requires(self, program: Program) -> None:
-        if not program.pieces:
-            raise PreconditionError("verify: the program has no pieces; run Split first (Split() keeps one piece).")
+        if not program.is_split:
+            raise PreconditionError("verify: the program is not split; run Split first (Split() keeps one piece).")
 
     def run(self, program: Program) -> Program:
         found: list[Difference] = []

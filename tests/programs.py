@@ -163,7 +163,7 @@ def _matmul(draw: st.DrawFn, draft: Draft) -> None:
 
 
 def _pieces_of_one(draw: st.DrawFn, draft: Draft) -> None:
-    value = draw(st.sampled_from([value for value in draft.values if value.shape and value.shape[0][0] + value.shape[0][1] >= 1]))
+    value = draw(st.sampled_from([value for value in draft.values if value.shape and sum(value.shape[0][:2]) >= 1]))
     p, q, r = value.shape[0]
     name = draft.fresh()
     draft.lines.append(f"{name} = torch.split({value.name}, [1, {value.name}.shape[0] - 1])")
@@ -172,7 +172,7 @@ def _pieces_of_one(draw: st.DrawFn, draft: Draft) -> None:
 
 
 def _in_place(draw: st.DrawFn, draft: Draft) -> None:
-    writable = [value for value in draft.values if value.writable and not value.differentiable]
+    writable = [value for value in draft.values if value.writable]
     if not writable:
         return
     value = draw(st.sampled_from(writable))

@@ -15,13 +15,14 @@ from fxbucket.visualize.labels import TIMES
 from fxbucket.visualize.sketch import Arrow, Box, Cluster, Member, Sketch, boxes_in
 from fxbucket.visualize.theme import CLUSTER_STYLES, FONTS, FORMS, Theme, ThemeName, theme_named
 
-_MAX_TITLE = 80
 SPACE = "\u2002"
 """Half as wide as high; keeps a label off its arrow, where Graphviz would drop a plain space."""
 
 # What XML 1.0 cannot carry, not even escaped, and surrogates, which UTF-8 cannot.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _BREAK = re.compile(r"\r\n|[\r\n\u2028\u2029]")
+_ESCAPES = (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("\\", "\\\\"))
+_BRACKETS = re.compile(r"^\]+")
 _LOOKS_LIKE_ENTITY = re.compile(r"&(?=#?\w+;)")
 _WORD_JOINER = "\u2060"
 
@@ -149,7 +150,7 @@ def _label(
 ) -> str:
     """Return an HTML-like label: a bold title and small lines below it, in points."""
     line_end = f'<BR ALIGN="{align.upper()}"/>'
-    texts = [f'<FONT POINT-SIZE="{large}"><B>{_html(title[:_MAX_TITLE])}</B></FONT>']
+    texts = [f'<FONT POINT-SIZE="{large}"><B>{_html(title)}</B></FONT>']
     texts += [f'<FONT POINT-SIZE="{small}" COLOR="{theme.faint}">{_html(line)}</FONT>' for line in lines]
     texts += [f'<FONT POINT-SIZE="{small}" COLOR="{note_colour}">{_html(note)}</FONT>' for note in notes]
     # Graphviz centres what follows the last break, whatever the break says.
@@ -159,16 +160,19 @@ def _label(
 def _html(text: str) -> str:
     """Return a text for an HTML-like label, on one line."""
     shown = _BREAK.sub("⏎", _printable(text).replace("\t", " "))
-    for special, escaped in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("\\", "\\\\")):
+    for special, escaped in _ESCAPES:
         shown = shown.replace(special, escaped)
+    # Graphviz hands its XML parser a label bit by bit, and loses a text of brackets alone: they might begin "]]>".
+    shown = _BRACKETS.sub(lambda found: "&#93;" * len(found[0]), shown)
     # An empty element is a syntax error to Graphviz.
     return shown if shown.strip() else "␣"
 
 
 def _plain(text: str) -> str:
     """Return a text for a quoted attribute (a tooltip, a link), which keeps its lines."""
-    lines = _BREAK.sub("\n", _printable(text)).replace("&", "&amp;")
-    return str(graphviz.escape(lines)).replace("\n", "\\n")
+    lines = _BREAK.sub("\n", _printable(text)).replace("&", "&amp;").replace("\\", "\\\\").replace("\n", "\\n")
+    quoted: str = graphviz.nohtml(lines)
+    return quoted
 
 
 def _printable(text: str) -> str:

@@ -164,7 +164,7 @@ class Drawer:
         origin = self._origin(key, node.name, value_of(node))
         literals = without_addresses(literals_text(node, self._name))
         held = [f"{_below(path, given.title)} {given.text}".strip() for given in folded]
-        lines = [node.name, shorten(literals, 40), *_packed(held, 44)]
+        lines = [shorten(node.name, 40), shorten(literals, 40), *_packed(held, 44)]
         code = without_addresses(node_text(node, self._name))
         tooltip = [code, origin.whole, _where(node), *(f"{given.title}: {given.whole}" for given in folded)]
         tooltip += [given.detail for given in folded if given.detail.startswith("where ")]

@@ -9,7 +9,7 @@ import warnings
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-from fxbucket.passes.errors import DrawingError
+from fxbucket.passes.errors import DrawingError, OptionError
 from fxbucket.passes.program import Piece, Program
 from fxbucket.visualize.dot import SPACE, dot_of
 from fxbucket.visualize.draw import sketch_of
@@ -82,6 +82,8 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 def svg_of(sketch: Sketch, theme: Theme, fold: Fold, timeout: float) -> str:
     """Return the SVG text of a sketch, folded where its layout takes longer than ``timeout`` seconds."""
+    if not timeout > 0:
+        raise OptionError(f"timeout={timeout!r} must be a number of seconds above 0.")
     small = folded(sketch, fold)
     try:
         return _tidied(_layout(dot_of(small, theme), timeout), small.title, theme)
