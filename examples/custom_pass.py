@@ -8,6 +8,7 @@ Prints (``...`` stands for lines left out here):
     before
     ...
     piece_0 (compiled): what is left between cuts
+    ...
         l_x_ = input                               # f32[tokens, 4]
         l_weight_ = input                          # f32[4, 4]
         columns = l_x_.transpose(0, 1)             # f32[4, tokens] strides [1, 4]

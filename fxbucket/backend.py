@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -123,8 +124,8 @@ def _fixed_sizes(capture: Capture) -> dict[str, int]:
     found: dict[str, int] = {}
     for placeholder, node in zip(capture.placeholders, nodes, strict=True):
         value = value_of(node)
-        if placeholder.role == "input" and isinstance(value, torch.Tensor):
-            spelling = python_spelling(placeholder.source)
+        spelling = python_spelling(placeholder.source)
+        if placeholder.role == "input" and isinstance(value, torch.Tensor) and not spelling.startswith("___"):
             found |= {
                 f"{spelling}.shape[{dim}]": int(size)
                 for dim, size in enumerate(value.shape)
@@ -145,8 +146,22 @@ def backend(**options: Any) -> Backend:
     return Backend(Options.of(options))
 
 
+_named_backends: OrderedDict[int, tuple[Mapping[str, Any], Backend]] = OrderedDict()
+_MAX_NAMED = 64
+
+
 def dynamo_backend(
     module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **_: Any
 ) -> Callable[..., Any]:
-    """Serve ``torch.compile(model, backend="fxbucket", options={...})``: one backend value for each graph."""
-    return backend(**(options or {}))(module, example_inputs)
+    """Serve ``torch.compile(model, backend="fxbucket", options={...})``.
+
+    torch passes the same ``options`` for each graph of one compiled model; its graphs share one backend value, so that a
+    later graph may lack a boundary that the first one held. For ``explain()``, give ``backend=fxbucket.backend(...)``.
+    """
+    given = options if options is not None else {}
+    held = _named_backends.pop(id(given), None)
+    serving = held[1] if held is not None and held[0] is given else backend(**given)
+    _named_backends[id(given)] = (given, serving)
+    if len(_named_backends) > _MAX_NAMED:
+        _named_backends.popitem(last=False)
+    return serving(module, example_inputs)

@@ -11,8 +11,10 @@ import torch
 from torch import fx
 
 from fxbucket.axes import AxisSpec, Reading, axis_specs, python_spelling
+from fxbucket.fragments import handed_on
 from fxbucket.frame import CallFrame, capturing, entry_point
 from fxbucket.passes.aliasing import exposed_placeholders, written_overlap, written_placeholders
+from fxbucket.passes.ambient import Ambient
 from fxbucket.passes.buckets import NO_LOWER_BOUND, Range
 from fxbucket.passes.captured import Axis, Capture, Guard, Placeholder, PlaceholderRole, tensors_in, value_of
 from fxbucket.passes.errors import AxisError, CaptureError, FxbucketError, nearest
@@ -74,7 +76,7 @@ def program_of(
         unseen=tuple(spec.name for spec in specs if spec.name not in seen),
         guards=tuple(Guard(condition, origin) for condition, origin in recorded_guards(env)) if env is not None else (),
         unbacked=_unbacked(module, env),
-        grad_enabled=torch.is_grad_enabled(),
+        ambient=Ambient.now(),
         written=written_placeholders(module, written),
         is_fragment=is_graph_fragment(module),
         refusal=_refusal(module),
@@ -108,6 +110,10 @@ class _Places:
                 for dim, size in enumerate(value.shape):
                     self._by_source.setdefault(f"{source}.size()[{dim}]", expression_of(size))
         self._arguments = arguments
+        self.handed_on: dict[str, list[Expression]] = {}
+        for node, value in zip(nodes, real, strict=True):
+            for name, expression in handed_on(value, value_of(node)).items():
+                self.handed_on.setdefault(name, []).append(expression)
 
     def find(self, reading: Reading) -> Expression | None:
         """Return what the capture calls the size that an expression reads; ``None`` where it does not see it."""
@@ -149,6 +155,8 @@ def _axes(specs: Sequence[AxisSpec], facts: Sequence[SymbolFacts], places: _Plac
     for spec in specs:
         found = {reading.expression: places.find(reading) for reading in spec.readings}
         seen = [expression for expression in found.values() if expression is not None]
+        if not seen and spec.name in places.handed_on:
+            seen = places.handed_on[spec.name]
         if not seen:
             continue
         main, *others = dict.fromkeys(seen)

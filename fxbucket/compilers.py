@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import fx
 
 from fxbucket.passes.captured import value_of
@@ -82,7 +81,7 @@ def compile_piece(piece: Piece, program: Program, compiler: Compile) -> PieceCal
     # Compilers own what they are given, and some rewrite it; the program's graph stays as it is.
     module = fx.GraphModule(piece.module, _copied(piece.module))
     try:
-        with without_tracing(), compiling_under(mode), torch.set_grad_enabled(program.capture.grad_enabled):
+        with without_tracing(), compiling_under(mode), program.capture.ambient.restored():
             return compiler(module, inputs)
     except FxbucketError:
         raise

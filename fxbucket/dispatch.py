@@ -14,6 +14,7 @@ import sympy
 
 from fxbucket.compilers import Compile, compile_piece
 from fxbucket.emit import Emitted, bucket_function, dispatch_function, key_function
+from fxbucket.fragments import hand_on
 from fxbucket.options import Options
 from fxbucket.passes.admit import binding_for
 from fxbucket.passes.aliasing import exposed_placeholders
@@ -165,7 +166,9 @@ class Dispatcher:
                 calls.append(compile_piece(piece, program, self._compiler))
             entry.program = program
             entry.conditions = compile_conditions(program)
-            entry.emitted = bucket_function(program, calls, entry.conditions, self._refused, entry.counter)
+            entry.emitted = bucket_function(
+                program, calls, entry.conditions, self._refused, entry.counter, hand_on(self.program)
+            )
         entry.seconds = time.perf_counter() - started
         entry.ready(entry.emitted.function)
         return entry.emitted.function

@@ -6,6 +6,7 @@ import linecache
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import sympy
@@ -37,6 +38,7 @@ def bucket_function(
     conditions: Sequence[sympy.Basic],
     refused: Callable[[tuple[Any, ...]], Any],
     counter: list[int],
+    hand_on: Mapping[str, Callable[[Any], None]] = MappingProxyType({}),
 ) -> Emitted:
     """Return the straight-line function that runs a program's pieces.
 
@@ -46,6 +48,7 @@ def bucket_function(
         conditions: what must hold of the open symbols; where one does not, ``refused`` gets the arguments instead.
         refused: see ``conditions``.
         counter: its first item counts the calls.
+        hand_on: what to do with a returned value before the model's Python goes on to another graph.
     """
     parameters = [placeholder.name for placeholder in program.capture.placeholders]
     namespace: dict[str, Any] = {"_counter": counter, "_refused": refused, "math": math}
@@ -72,6 +75,9 @@ def bucket_function(
         dead = sorted({name for name in (*piece.inputs, *piece.outputs) if last_use.get(name, -1) == index})
         if dead:
             lines.append(f"del {', '.join(dead)}")
+    for number, (name, action) in enumerate(hand_on.items()):
+        namespace[f"_hand_on_{number}"] = action
+        lines.append(f"_hand_on_{number}({name})")
     lines.append(f"return {result}")
     head = f"def bucket({', '.join(parameters)}):"
     title = f'    """Serves {program.bucket}."""'

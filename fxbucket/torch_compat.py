@@ -115,6 +115,13 @@ def _marks_on(tensor: torch.Tensor) -> list[tuple[str, Any]]:
     return [(name, getattr(tensor, name)) for name in _MARKS if hasattr(tensor, name)]
 
 
+_WEAK_MARK = "_dynamo_weak_dynamic_indices"
+PROPAGATED_MARK = (
+    "_dynamo_propagated_dynamic_indices" if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13) else _WEAK_MARK
+)
+"""The attribute by which AOTAutograd tells a later capture which dims of a tensor vary; the weak mark before 2.13."""
+
+
 def inductor_option_names() -> list[str]:
     """Return the names of Inductor's options; stands for ``torch._inductor.list_options``."""
     import torch._inductor

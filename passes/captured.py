@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import sympy
 import torch
 from torch import fx
 
+from fxbucket.passes.ambient import Ambient
 from fxbucket.passes.buckets import Range
 from fxbucket.passes.errors import AxisError, nearest
 from fxbucket.passes.symbolic import Expression, Number
@@ -99,7 +100,7 @@ class Capture:
         guards: the conditions on symbols under which it is valid.
         unseen: names of the user's axes that nothing in this graph depends on.
         unbacked: ``(symbol, range)`` of the values that only the data decides.
-        grad_enabled: whether gradients were recorded when it was captured.
+        ambient: the global switches under which it was captured.
         written: positions of the arguments that the graph writes to.
         is_fragment: whether the model's Python went on after this graph (a graph break).
         refusal: why this capture cannot be split and made concrete, or an empty text.
@@ -111,10 +112,15 @@ class Capture:
     guards: tuple[Guard, ...] = ()
     unseen: tuple[str, ...] = ()
     unbacked: tuple[tuple[sympy.Symbol, Range], ...] = ()
-    grad_enabled: bool = True
+    ambient: Ambient = field(default_factory=Ambient)
     written: tuple[int, ...] = ()
     is_fragment: bool = False
     refusal: str = ""
+
+    @property
+    def grad_enabled(self) -> bool:
+        """Whether gradients were recorded when it was captured."""
+        return self.ambient.grad_enabled
 
     def axis(self, name: str) -> Axis:
         """Return the axis with this name, or that this expression reads.

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import sympy
-import torch
 from torch import fx
 
 from fxbucket.passes.captured import value_of
@@ -74,7 +73,7 @@ def _run(program: Program, mapper: MetadataMapper, mode: FakeTensorMode, env: Sh
         at_start = dict(zip((n.name for n in piece.module.graph.nodes if n.op == "placeholder"), inputs, strict=True))
         at_start = {name: snapshot.map(value) for name, value in at_start.items()}
         try:
-            with mode, torch.set_grad_enabled(program.capture.grad_enabled):
+            with mode, program.capture.ambient.restored():
                 outputs = recorder.run(*inputs)
         except Exception as error:
             found.append(Derived(at_start, recorder.values, f"{recorder.current}: {type(error).__name__}: {error}"))

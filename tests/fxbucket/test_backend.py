@@ -169,10 +169,15 @@ def test_the_default_pipeline_cuts_at_the_boundaries_of_the_options():
     assert prepared.uses
 
 
+@torch.compiler.disable
+def outside() -> None:
+    """Break the graph."""
+
+
 def test_a_graph_break_gives_a_program_for_each_graph_and_the_axes_hold_in_both():
     def model(x: torch.Tensor) -> torch.Tensor:
-        y = x + 1
-        torch.compiler.disable(lambda: None)()
+        y = (x + 1).sum()
+        outside()
         return torch.sigmoid(x) * y
 
     compiled = fxbucket.compile(
@@ -184,6 +189,23 @@ def test_a_graph_break_gives_a_program_for_each_graph_and_the_axes_hold_in_both(
     assert len(compiled.programs) == 2
     assert [len(program.pieces) for program in compiled.programs] == [1, 2]
     assert compiled.explain().calls()["x.shape[0]=4"] == 4
+
+
+def test_a_value_that_is_computed_before_a_graph_break_is_never_proposed_as_an_axis():
+    """It is no argument: naming it, as a warning would propose, is an error."""
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        outside()
+        return torch.sigmoid(x) * y
+
+    compiled = fxbucket.compile(model, sizes={"x.shape[0]": [4, 8]}, compiler="eager")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for rows in (4, 8, 5, 4):
+            x = torch.randn(rows)
+            assert torch.equal(compiled(x), model(x))
+    assert [said for said in fxbucket_warnings(caught) if "'y.shape[0]'" in said] == []
 
 
 def test_a_capture_that_cannot_be_made_concrete_runs_as_it_is_with_a_warning():

@@ -103,7 +103,7 @@ def test_many_differences_are_counted_and_the_first_are_listed():
 
 
 def test_verify_needs_pieces(captured: Program):
-    with pytest.raises(PreconditionError, match="no pieces; run Split first"):
+    with pytest.raises(PreconditionError, match="run Split first"):
         Verify()(captured)
 
 

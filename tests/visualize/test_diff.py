@@ -31,7 +31,7 @@ def test_numbers_in_the_place_of_symbols(split: Program, concrete: Program):
     assert text.splitlines()[:3] == [
         "before: program · tokens in 2..∞ · 5 pieces, 21 nodes",
         "after:  program · for tokens=512 · 5 pieces, 21 nodes",
-        "20 changed, 1 gone, 0 new",
+        "21 changed, 1 gone, 0 new",
     ]
     assert lines_of(text, "program") == ["s23: placeholder gone: it is 512 now", "l_ids_: shape (tokens,) → (512,)"]
     assert lines_of(text, "piece_1") == ["attention: shape (tokens, 16) → (512, 16)"]
@@ -116,7 +116,7 @@ def test_both_are_drawn_and_marked(
     path = tmp_path / "diff.svg"
     save_diff_svg(split, concrete, path, theme=theme)
     drawn = read_svg(path.read_text(encoding="utf-8"))
-    assert {"before: program", "after: program", "20 changed, 1 gone, 0 new"} <= set(drawn.texts)
+    assert {"before: program", "after: program", "21 changed, 1 gone, 0 new"} <= set(drawn.texts)
     assert drawn.texts_of("before.s23")[-1] == "gone"
     assert drawn.texts_of("before.piece_1.attention")[-1] == "changed"
     assert drawn.texts_of("after.piece_1.attention")[-1] == "shape (tokens, 16) → (512, 16)"
