@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fxbucket.axes import python_spelling
+from fxbucket.axes import AxisSpec, python_spelling
 from fxbucket.capture import program_of
 from fxbucket.compilers import compiler_for
 from fxbucket.dispatch import Dispatcher, FxbucketWarning
@@ -101,9 +101,9 @@ class Backend:
     def _warn_of_unnamed(self, capture: Capture) -> None:
         """Warn once of a dim that was not named and changed since an earlier capture."""
         named = {expression for axis in capture.axes for expression in axis.expressions}
-        now = _fixed_sizes(capture)
+        now = _fixed_sizes(capture, self.options.specs)
         for dispatcher in self.dispatchers:
-            for place, size in _fixed_sizes(dispatcher.program.capture).items():
+            for place, size in _fixed_sizes(dispatcher.program.capture, self.options.specs).items():
                 if place in now and now[place] != size and place not in named and place not in self._warned:
                     self._warned.add(place)
                     warnings.warn(
@@ -118,18 +118,21 @@ def _short(place: str) -> str:
     return "".join(part if part.isalnum() else "_" for part in place).strip("_").replace("__", "_")
 
 
-def _fixed_sizes(capture: Capture) -> dict[str, int]:
-    """Return the sizes of a capture's tensor arguments that are plain numbers, by their Python expression."""
+def _fixed_sizes(capture: Capture, specs: Sequence[AxisSpec]) -> dict[str, int]:
+    """Return the sizes of a capture's tensor arguments that are plain numbers and no axis, by their Python expression."""
     nodes = [node for node in capture.module.graph.nodes if node.op == "placeholder"]
     found: dict[str, int] = {}
     for placeholder, node in zip(capture.placeholders, nodes, strict=True):
         value = value_of(node)
         spelling = python_spelling(placeholder.source)
         if placeholder.role == "input" and isinstance(value, torch.Tensor) and not spelling.startswith("___"):
+            sources = [place for spec in specs for reading in spec.readings for place in reading.sources(value.dim())]
+            named = {python_spelling(place) for place in sources}
+            places = {f"{spelling}.shape[{dim}]": size for dim, size in enumerate(value.shape)}
             found |= {
-                f"{spelling}.shape[{dim}]": int(size)
-                for dim, size in enumerate(value.shape)
-                if not isinstance(size, SYMBOLIC_TYPES)
+                place: int(size)
+                for place, size in places.items()
+                if not isinstance(size, SYMBOLIC_TYPES) and place not in named
             }
     return found
 

@@ -17,7 +17,7 @@ from fxbucket.passes.aliasing import exposed_placeholders, written_overlap, writ
 from fxbucket.passes.ambient import Ambient
 from fxbucket.passes.buckets import NO_LOWER_BOUND, Range
 from fxbucket.passes.captured import Axis, Capture, Guard, Placeholder, PlaceholderRole, tensors_in, value_of
-from fxbucket.passes.errors import AxisError, CaptureError, FxbucketError, nearest
+from fxbucket.passes.errors import AxisError, CaptureError, FxbucketError
 from fxbucket.passes.identities import forward_identities
 from fxbucket.passes.nodes import SHAPE_CHANGERS
 from fxbucket.passes.program import Program
@@ -155,8 +155,7 @@ def _axes(specs: Sequence[AxisSpec], facts: Sequence[SymbolFacts], places: _Plac
     for spec in specs:
         found = {reading.expression: places.find(reading) for reading in spec.readings}
         seen = [expression for expression in found.values() if expression is not None]
-        if not seen and spec.name in places.handed_on:
-            seen = places.handed_on[spec.name]
+        seen += places.handed_on.get(spec.name, [])
         if not seen:
             continue
         main, *others = dict.fromkeys(seen)
@@ -284,7 +283,7 @@ def _checked(program: Program, specs: Sequence[AxisSpec]) -> Program:
         axis = program.capture.axis(spec.name)
         if axis.is_fixed:
             raise AxisError(
-                f"axis {spec.name!r} was fixed to {axis.hint} by the capture: the model's Python needs that number, or the "
-                f"example has fewer than 2 rows there; {nearest(spec.name, [])}."
+                f"axis {spec.name!r} was fixed to {axis.hint} by the capture: the model needs that number, or the example "
+                f"has fewer than 2 rows there; give an example with 2 rows or more, or leave the axis out."
             )
     return program

@@ -22,7 +22,7 @@ from fxbucket.passes.buckets import Bucket
 from fxbucket.passes.captured import value_of
 from fxbucket.passes.concretize import Concretize
 from fxbucket.passes.discover import cheapest_use
-from fxbucket.passes.errors import MissError, VerifyError
+from fxbucket.passes.errors import MissError, SizeError, VerifyError
 from fxbucket.passes.pipeline import Pipeline
 from fxbucket.passes.program import Program
 from fxbucket.passes.symbolic import Number, conditions_in, fake_mode_of, holds
@@ -180,7 +180,7 @@ class Dispatcher:
     def _missed(self, args: tuple[Any, ...]) -> Any:
         """Serve a call whose sizes no table holds."""
         sizes = self._sizes(args)
-        if self._options.pins_seen and self._uses:
+        if self._options.pins_seen and self._uses and self._is_pinnable(sizes):
             with self._lock:
                 if len(self.entries) < self._options.max_seen:
                     self._enter(Entry(Bucket.of(self._by_name(sizes)), sizes))
@@ -197,6 +197,14 @@ class Dispatcher:
         if on_miss == "eager":
             return self._run_as_captured(*args)
         return self._run_dynamic(sizes, args)
+
+    def _is_pinnable(self, sizes: Mapping[sympy.Symbol, Number]) -> bool:
+        """Whether the sizes by the axes' names say all: not where two expressions of one axis differ in this call."""
+        try:
+            binding = binding_for(self.program.capture, self._by_name(sizes))
+        except SizeError:
+            return False
+        return all(sizes.get(symbol, value) == value for symbol, value in binding.items())
 
     def _refused(self, args: tuple[Any, ...]) -> Any:
         """Serve a call that a bucket was found for, but whose other sizes break a condition of its compilation."""

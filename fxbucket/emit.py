@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import linecache
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -12,6 +12,7 @@ from typing import Any
 import sympy
 import torch
 
+from fxbucket.generated import function_from
 from fxbucket.passes.aliasing import written_overlap
 from fxbucket.passes.discover import cheapest_use
 from fxbucket.passes.errors import CaptureError
@@ -51,24 +52,24 @@ def bucket_function(
         hand_on: what to do with a returned value before the model's Python goes on to another graph.
     """
     parameters = [placeholder.name for placeholder in program.capture.placeholders]
-    namespace: dict[str, Any] = {"_counter": counter, "_refused": refused, "math": math}
+    own = _own_prefix(program)
+    namespace: dict[str, Any] = {f"{own}counter": counter, f"{own}refused": refused, f"{own}math": math}
     lines = []
-    tests = [f"({python_condition(condition)})" for condition in _by_argument(program, conditions)]
+    tests = [f"({_python(condition, own)})" for condition in _by_argument(program, conditions)]
     for symbol, value in program.binding.items():
         if is_float_symbol(symbol):
             # A float may have no literal (inf), or none that is exact in a printed sympy number.
-            name = f"_float_{len(tests)}"
+            name = f"{own}float_{len(tests)}"
             namespace[name] = value
             tests.append(f"{_argument_reader(program, symbol)} == {name}")
     if tests:
         lines.append(f"if not ({' and '.join(tests)}):")
-        lines.append(f"    return _refused(({', '.join(parameters)},))")
-    lines.append("_counter[0] += 1")
-    constants: dict[int, str] = {}
-    result = _expression(program.outputs, namespace, constants)
+        lines.append(f"    return {own}refused(({', '.join(parameters)},))")
+    lines.append(f"{own}counter[0] += 1")
+    result = _expression(program.outputs, namespace, {}, own)
     last_use = _last_uses(program)
     for index, (piece, call) in enumerate(zip(program.pieces, calls, strict=True)):
-        runner = f"_run_{piece.name}"
+        runner = f"{own}run_{piece.name}"
         namespace[runner] = call
         targets = f"({', '.join(piece.outputs)},) = " if piece.outputs else ""
         lines.append(f"{targets}{runner}({', '.join(piece.inputs)})")
@@ -76,13 +77,27 @@ def bucket_function(
         if dead:
             lines.append(f"del {', '.join(dead)}")
     for number, (name, action) in enumerate(hand_on.items()):
-        namespace[f"_hand_on_{number}"] = action
-        lines.append(f"_hand_on_{number}({name})")
+        namespace[f"{own}hand_on_{number}"] = action
+        lines.append(f"{own}hand_on_{number}({name})")
     lines.append(f"return {result}")
     head = f"def bucket({', '.join(parameters)}):"
     title = f'    """Serves {program.bucket}."""'
     source = "\n".join([head, title, *(f"    {line}" for line in lines)]) + "\n"
     return _compiled(source, "bucket", f"bucket {program.bucket}", namespace)
+
+
+def _own_prefix(program: Program) -> str:
+    """Return a prefix that no value of the program has, for the names that generated code uses for itself."""
+    values = {placeholder.name for placeholder in program.capture.placeholders}
+    values.update(name for piece in program.pieces for name in (*piece.inputs, *piece.outputs))
+    own = "_"
+    while any(name.startswith(own) for name in values):
+        own += "_"
+    return own
+
+
+def _python(condition: sympy.Basic, own: str) -> str:
+    return re.sub(r"\bmath\.", f"{own}math.", python_condition(condition))
 
 
 def _by_argument(program: Program, conditions: Sequence[sympy.Basic]) -> list[sympy.Basic]:
@@ -110,17 +125,17 @@ def _last_uses(program: Program) -> dict[str, int]:
     return last
 
 
-def _expression(structure: Any, namespace: dict[str, Any], constants: dict[int, str]) -> str:
+def _expression(structure: Any, namespace: dict[str, Any], constants: dict[int, str], own: str) -> str:
     if isinstance(structure, Ref):
         return structure.name
     if isinstance(structure, (tuple, list)):
-        inner = ", ".join(_expression(item, namespace, constants) for item in structure)
+        inner = ", ".join(_expression(item, namespace, constants, own) for item in structure)
         return f"({inner}{',' if len(structure) == 1 else ''})"
     if structure is None or isinstance(structure, (bool, int, str)):
         return repr(structure)
     if isinstance(structure, (float, complex, torch.dtype, torch.device)):
         # A float such as inf has no literal, so it is kept as an object.
-        name = constants.setdefault(id(structure), f"_constant_{len(constants)}")
+        name = constants.setdefault(id(structure), f"{own}constant_{len(constants)}")
         namespace[name] = structure
         return name
     raise CaptureError(f"the graph returns a {type(structure).__name__}, which fxbucket cannot carry: {structure!r}")
@@ -188,14 +203,5 @@ def dispatch_function(
     return _compiled(source, "dispatch", "dispatch", namespace)
 
 
-_generated = 0
-
-
 def _compiled(source: str, name: str, title: str, namespace: dict[str, Any]) -> Emitted:
-    """Compile generated source so that tracebacks show its lines."""
-    global _generated
-    _generated += 1
-    filename = f"<fxbucket {title} #{_generated}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    exec(compile(source, filename, "exec"), namespace)
-    return Emitted(namespace[name], source)
+    return Emitted(function_from(source, name, title, namespace), source)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from fxbucket.axes import AxisSpec, bound_arguments
+from fxbucket.generated import function_from
 from fxbucket.passes.errors import AxisError
 from fxbucket.torch_compat import CaptureWatch, mark_dim_dynamic
 
@@ -122,8 +123,7 @@ def _function_like(signature: inspect.Signature, model: Callable[..., Any]) -> C
         called = f"_{called}"
     source = f"def call({', '.join(declared)}):\n    return {called}({', '.join(passed)})\n"
     namespace: dict[str, Any] = {called: model, **defaults}
-    exec(compile(source, f"<fxbucket call of {_model_name(model)}>", "exec"), namespace)
-    return namespace["call"]  # type: ignore[no-any-return]
+    return function_from(source, "call", f"call of {_model_name(model)}", namespace)
 
 
 def _model_name(model: Callable[..., Any]) -> str:

@@ -14,7 +14,7 @@ from fxbucket.passes.errors import AxisError, SizeError
 from fxbucket.passes.pipeline import BasePass
 from fxbucket.passes.program import Decision, Finding, Program
 from fxbucket.passes.symbolic import Number, holds, substitute, symbols_in
-from fxbucket.passes.text import axis_namer, condition_text
+from fxbucket.passes.text import Namer, axis_namer, condition_text
 
 
 def binding_for(capture: Capture, sizes: Mapping[str, Number]) -> dict[sympy.Symbol, Number]:
@@ -38,12 +38,17 @@ def binding_for(capture: Capture, sizes: Mapping[str, Number]) -> dict[sympy.Sym
             if size != expression:
                 raise SizeError(f"axis {axis.name!r} is fixed at {expression} in this capture, so it cannot be {size}.")
             continue
-        symbol, value = _solve(axis, expression, size)
+        symbol, value = _solve(axis, expression, size, axis_namer(capture.axes))
         if symbol in binding and binding[symbol] != value:
             other = by_symbol[symbol]
+            relation = f"{axis.name} = {other.name}"
+            for held in (axis, other):
+                if not isinstance(held.expression, sympy.Symbol):
+                    relation = f"{held.name} = {axis_namer(capture.axes)(held.expression)}"
+            asked = next(size for held, size in named if held is other)
             raise SizeError(
-                f"axes {other.name!r} and {axis.name!r} depend on one another in this capture ({axis.name} = "
-                f"{axis_namer(capture.axes)(expression)}), so {axis.name} cannot be {size} beside {binding[symbol]}."
+                f"axes {other.name!r} and {axis.name!r} depend on one another in this capture ({relation}), so "
+                f"{axis.name} cannot be {size} beside {other.name}={asked}."
             )
         binding[symbol] = value
         by_symbol.setdefault(symbol, axis)
@@ -58,7 +63,7 @@ def binding_for(capture: Capture, sizes: Mapping[str, Number]) -> dict[sympy.Sym
     return binding
 
 
-def _solve(axis: Axis, expression: sympy.Basic, size: Number) -> tuple[sympy.Symbol, Number]:
+def _solve(axis: Axis, expression: sympy.Basic, size: Number, name: Namer) -> tuple[sympy.Symbol, Number]:
     """Return the symbol and value that give an axis this size."""
     if isinstance(expression, sympy.Symbol):
         return expression, size
@@ -67,7 +72,7 @@ def _solve(axis: Axis, expression: sympy.Basic, size: Number) -> tuple[sympy.Sym
         for root in sympy.solve(sympy.Eq(expression, size), free[0]):
             if root.is_integer and substitute(expression, {free[0]: int(root)}) == size:
                 return free[0], int(root)
-    raise SizeError(f"axis {axis.name!r} is {expression} in this capture and cannot be {size}.")
+    raise SizeError(f"axis {axis.name!r} is {name(expression)} in this capture and cannot be {size}.")
 
 
 def broken_guard(capture: Capture, binding: Mapping[sympy.Symbol, Number]) -> str:

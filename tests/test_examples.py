@@ -1,10 +1,11 @@
-"""Every example prints what its docstring promises, and the README shows the examples as they are."""
+"""Every example prints what its docstring promises, and what the documents say of the tree is true."""
 
 from __future__ import annotations
 
 import ast
 import doctest
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -68,8 +69,23 @@ def test_readme_shows_the_quickstart_and_its_output():
     assert promise_of(quickstart) in blocks_of(readme, "text")
 
 
-def test_readme_links_lead_somewhere():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    targets = [part.partition(")")[0] for part in readme.split("](")[1:]]
+@pytest.mark.parametrize("document", ["README.md", "docs/architecture.md", "CONTRIBUTING.md"])
+def test_links_lead_somewhere(document: str):
+    path = ROOT / document
+    text = path.read_text(encoding="utf-8")
+    targets = [*re.findall(r"\]\(([^)\s]+)\)", text), *re.findall(r'(?:src|href)="([^"]+)"', text)]
     files = [target.partition("#")[0] for target in targets if "://" not in target]
-    assert [target for target in files if target and not (ROOT / target).exists()] == []
+    assert [file for file in files if file and not (path.parent / file).exists()] == []
+
+
+@pytest.mark.parametrize("folder", ["passes", "fxbucket", "visualize"])
+def test_architecture_names_every_module(folder: str):
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text.partition(f"| **{folder}/** |")[2].partition("| **")[0]
+    modules = {path.name for path in (ROOT / folder).glob("*.py")} - {"__init__.py"}
+    assert modules - set(re.findall(r"`(\w+\.py)`", section)) == set()
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs" / "images").glob("*.svg")), ids=lambda path: path.name)
+def test_pictures_hold_no_path_of_one_machine(picture: Path):
+    assert "file:" not in picture.read_text(encoding="utf-8")

@@ -57,7 +57,9 @@ def test_an_expression_reads_what_python_reads(expression: str):
 keys = st.one_of(st.text("abc_-' \"\\é", max_size=4), st.integers(-2, 1))
 
 
-@given(st.lists(st.one_of(keys, st.sampled_from(["left", "right"]).map(lambda name: (name,))), max_size=4), st.integers(-3, 2))
+@given(
+    st.lists(st.one_of(keys, st.sampled_from(["left", "right"]).map(lambda name: (name,))), max_size=4), st.integers(-3, 2)
+)
 def test_any_path_of_items_and_attributes_reads_what_python_reads(path: list[Any], dim: int):
     @dataclass
     class Pair:
@@ -80,7 +82,8 @@ def test_any_path_of_items_and_attributes_reads_what_python_reads(path: list[Any
 @pytest.mark.parametrize(
     "expression",
     ["", "  ", 5, None, "x.shape", "x.shape[i]", "x.shape['a']", "x.shape[True]", "x.shape[0] + 1", "f(x)", "x.size()",
-     "x.size(0, 1)", "x.size(dim=0)", "x.shape[0", "len(x)", "x.shape.shape[0]", "x[1.5]", "3", "lambda: x", "x[:2].shape[0]"],
+     "x.size(0, 1)", "x.size(dim=0)", "x.shape[0", "len(x)", "x.shape.shape[0]", "x[1.5]", "3", "lambda: x",
+     "x[:2].shape[0]"],
 )  # fmt: skip
 def test_what_is_no_axis_expression_is_refused_with_an_example(expression: Any):
     with pytest.raises(AxisError, match="is not an expression") as caught:

@@ -52,24 +52,20 @@ def test_equal_sizes_in_the_example_do_not_make_two_axes_one():
     def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x.sum(0)[:, None] * y.sum()
 
-    program = fxbucket.capture(
-        model, torch.randn(8, 8), torch.randn(8), dynamic=["x.shape[0]", "x.shape[1]", "y.shape[0]"]
-    )
+    program = fxbucket.capture(model, torch.randn(8, 8), torch.randn(8), dynamic=["x.shape[0]", "x.shape[1]", "y.shape[0]"])
     symbols = [symbol(program, name) for name in ("x.shape[0]", "x.shape[1]", "y.shape[0]")]
     assert len(set(symbols)) == 3
     assert shape(program) == symbols[:2]
 
 
 def test_an_unnamed_dim_of_the_same_size_stays_a_number():
-    program = fxbucket.capture(lambda x, y: (x.sum() * y), torch.randn(8, 8), torch.randn(8), dynamic=["x.shape[0]"])
+    program = fxbucket.capture(lambda x, y: x.sum() * y, torch.randn(8, 8), torch.randn(8), dynamic=["x.shape[0]"])
     assert shape(program)[1] == 8
     assert shape(program, "L['y']") == [8]
 
 
 def test_axes_that_the_model_makes_equal_are_one_symbol():
-    program = fxbucket.capture(
-        lambda x, y: x + y, torch.randn(4), torch.randn(4), dynamic=["x.shape[0]", "y.shape[0]"]
-    )
+    program = fxbucket.capture(lambda x, y: x + y, torch.randn(4), torch.randn(4), dynamic=["x.shape[0]", "y.shape[0]"])
     assert shape(program, "L['x']") == shape(program, "L['y']")
     assert len(program.capture.hints) == 1
 

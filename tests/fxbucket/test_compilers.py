@@ -148,9 +148,7 @@ def test_a_failed_compilation_reaches_the_caller_and_may_succeed_later(compile_w
             raise RuntimeError("out of memory")
         return module.forward
 
-    compiled = fxbucket.compile(
-        lambda x: x + 1, sizes={"x.shape[0]": [4]}, compiler=moody, compile_when=compile_when
-    )
+    compiled = fxbucket.compile(lambda x: x + 1, sizes={"x.shape[0]": [4]}, compiler=moody, compile_when=compile_when)
     x = torch.randn(4)
     for _ in range(2):
         with pytest.raises(CompileError, match=r"piece_0 for bucket x.shape\[0\]=4 failed: .*out of memory"):

@@ -11,12 +11,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.equality import assert_equals_eager
 from torch import fx
 
 import fxbucket
 from fxbucket.dispatch import MAX_DYNAMIC
 from fxbucket.passes.errors import MissError
+from tests.equality import assert_equals_eager
 
 
 def double(x: torch.Tensor) -> torch.Tensor:
@@ -115,9 +115,7 @@ def test_no_rows_and_one_row_are_misses_where_they_are_not_pinned(rows: int):
 
 
 def test_no_rows_and_one_row_may_be_pinned_like_any_size(compiler: Any):
-    compiled = fxbucket.compile(
-        pad_to_even, sizes={"x.shape[0]": [0, 1, 5]}, compiler=compiler, on_miss="error"
-    )
+    compiled = fxbucket.compile(pad_to_even, sizes={"x.shape[0]": [0, 1, 5]}, compiler=compiler, on_miss="error")
     for rows in (5, 1, 0, 1, 5):
         x = torch.randn(rows, 3)
         assert_equals_eager(compiled, pad_to_even, (x,), (x.clone(),))
@@ -148,9 +146,7 @@ def test_both_axes_are_looked_up():
 
 
 def test_equal_sizes_in_the_first_call_do_not_tie_two_axes():
-    compiled = fxbucket.compile(
-        pad_to_even, sizes={"x.shape[0]": [4, 8]}, axes={"columns": "x.shape[1]"}, compiler="eager"
-    )
+    compiled = fxbucket.compile(pad_to_even, sizes={"x.shape[0]": [4, 8]}, axes={"columns": "x.shape[1]"}, compiler="eager")
     for shape in ((8, 8), (8, 3), (4, 8), (3, 3)):
         x = torch.randn(shape)
         assert_equals_eager(compiled, pad_to_even, (x,), (x.clone(),))
@@ -159,9 +155,7 @@ def test_equal_sizes_in_the_first_call_do_not_tie_two_axes():
 
 
 def test_a_bucket_that_pins_one_of_two_axes_serves_any_size_of_the_other(compiler: Any):
-    compiled = fxbucket.compile(
-        pad_to_even, sizes={"x.shape[0]": [4]}, axes={"columns": "x.shape[1]"}, compiler=compiler
-    )
+    compiled = fxbucket.compile(pad_to_even, sizes={"x.shape[0]": [4]}, axes={"columns": "x.shape[1]"}, compiler=compiler)
     for shape in ((4, 8), (4, 3), (4, 77)):
         x = torch.randn(shape)
         assert_equals_eager(compiled, pad_to_even, (x,), (x.clone(),))
@@ -248,9 +242,7 @@ def test_a_graph_gets_a_bounded_number_of_symbolic_compilations_and_stays_right(
 
 
 def test_seen_pins_each_size_at_its_first_call_up_to_a_number(compiler: Any):
-    compiled = fxbucket.compile(
-        double, sizes="seen", axes={"rows": "x.shape[0]"}, max_seen=2, compiler=compiler
-    )
+    compiled = fxbucket.compile(double, sizes="seen", axes={"rows": "x.shape[0]"}, max_seen=2, compiler=compiler)
     for rows in (4, 8, 4, 16, 32, 8):
         x = torch.randn(rows)
         assert torch.equal(compiled(x), double(x))
@@ -304,9 +296,7 @@ def updates(x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.T
 @pytest.mark.parametrize("compiler_name", ["eager", "aot_eager"])
 @pytest.mark.parametrize("cut", [(), ("aten::sigmoid",)])
 def test_effects_aliases_and_strides_are_those_of_eager(compiler_name: str, cut: tuple[str, ...]):
-    compiled = fxbucket.compile(
-        updates, sizes={"x.shape[0]": [4, 8]}, compiler=compiler_name, splitting_ops=list(cut)
-    )
+    compiled = fxbucket.compile(updates, sizes={"x.shape[0]": [4, 8]}, compiler=compiler_name, splitting_ops=list(cut))
     for rows in (4, 8, 5, 4):
         x, state = torch.randn(rows, 3), torch.randn(3, 1)
         assert_equals_eager(compiled, updates, (x, state), (x.clone(), state.clone()))
@@ -325,9 +315,7 @@ class Mlp(torch.nn.Module):
 @pytest.mark.parametrize("compiler_name", ["eager", "aot_eager"])
 def test_gradients_flow_through_cuts_to_arguments_and_parameters(compiler_name: str):
     model = Mlp()
-    compiled = fxbucket.compile(
-        model, sizes={"x.shape[0]": [4]}, compiler=compiler_name, splitting_ops=["aten::sigmoid"]
-    )
+    compiled = fxbucket.compile(model, sizes={"x.shape[0]": [4]}, compiler=compiler_name, splitting_ops=["aten::sigmoid"])
     parameters = list(model.parameters())
     for rows in (4, 6, 4):
         x = torch.randn(rows, 4, requires_grad=True)

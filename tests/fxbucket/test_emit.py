@@ -67,7 +67,9 @@ def test_every_call_is_counted():
 def test_an_intermediate_is_freed_after_its_last_use():
     alive: list[weakref.ref[torch.Tensor]] = []
     seen: list[int] = []
-    program = prepared(lambda x: torch.sigmoid(x + 1).cos() + x.shape[0], torch.randn(4, 3), boundary=every_n_nodes(1), rows=8)
+    program = prepared(
+        lambda x: torch.sigmoid(x + 1).cos() + x.shape[0], torch.randn(4, 3), boundary=every_n_nodes(1), rows=8
+    )
 
     def watched(call: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any) -> Any:
@@ -125,7 +127,7 @@ def crossing(x: torch.Tensor) -> torch.Tensor:
     """Its variables have the names that generated code might use for itself, and cross cuts."""
     _counter = x + 1
     _refused = torch.sigmoid(_counter)
-    math = _refused + 1  # noqa: F841
+    math = _refused + 1
     _run_piece_0 = torch.sigmoid(math)
     bucket = _run_piece_0 + 1
     found = torch.sigmoid(bucket)
@@ -133,9 +135,7 @@ def crossing(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_variables_of_the_model_are_never_mistaken_for_those_of_generated_code():
-    compiled = fxbucket.compile(
-        crossing, sizes={"x.shape[0]": [4]}, splitting_ops=["aten::sigmoid"], compiler="eager"
-    )
+    compiled = fxbucket.compile(crossing, sizes={"x.shape[0]": [4]}, splitting_ops=["aten::sigmoid"], compiler="eager")
     for rows in (4, 5):
         x = torch.randn(rows)
         assert torch.equal(compiled(x), crossing(x))

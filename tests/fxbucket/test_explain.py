@@ -18,8 +18,12 @@ def model(x: torch.Tensor, n: int) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def explained() -> Explanation:
     compiled = fxbucket.compile(
-        model, sizes={"rows": [4, 8, 7], "n": [3]}, axes={"rows": "x.shape[0]"}, splitting_ops=["aten::sigmoid"], compiler="eager"
-    )  # fmt: skip
+        model,
+        sizes={"rows": [4, 8, 7], "n": [3]},
+        axes={"rows": "x.shape[0]"},
+        splitting_ops=["aten::sigmoid"],
+        compiler="eager",
+    )
     for rows, n in ((4, 3), (8, 3), (8, 3), (6, 3), (6, 5)):
         compiled(torch.randn(rows, 2), n)
     return compiled.explain()

@@ -58,8 +58,14 @@ def test_seen_pins_nothing_beforehand():
 
 @pytest.mark.parametrize(
     ("given", "number"),
-    [("aten::gelu", 1), (torch.sigmoid, 1), (at_op("aten::gelu"), 1), (["aten::gelu", torch.sigmoid, at_module("M")], 3), ((), 0)],
-)  # fmt: skip
+    [
+        ("aten::gelu", 1),
+        (torch.sigmoid, 1),
+        (at_op("aten::gelu"), 1),
+        (["aten::gelu", torch.sigmoid, at_module("M")], 3),
+        ((), 0),
+    ],
+)
 def test_places_to_cut_are_given_alone_or_in_a_list(given: Any, number: int):
     assert len(Options(splitting_ops=given).boundaries) == number
 

@@ -12,7 +12,9 @@ from fxbucket.passes.errors import UnsupportedTorchError
 from fxbucket.passes.symbolic import fresh_environment
 
 
-@pytest.mark.parametrize("version", ["2.11", "2.11.0", "2.13.0+cpu", "2.14.0.dev20250101+cu130", "2.11.0a0+git1234", "3.0.0"])
+@pytest.mark.parametrize(
+    "version", ["2.11", "2.11.0", "2.13.0+cpu", "2.14.0.dev20250101+cu130", "2.11.0a0+git1234", "3.0.0"]
+)
 def test_supported_versions_of_torch_pass(version: str):
     torch_compat.check_torch_version(version)
 

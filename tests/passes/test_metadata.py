@@ -64,7 +64,9 @@ def layout(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def shared_storages(tensors: list[torch.Tensor]) -> list[int]:
     """Return for each tensor the position of the first one that lies in the same storage."""
-    return [next(i for i, other in enumerate(tensors) if other.untyped_storage() == one.untyped_storage()) for one in tensors]
+    return [
+        next(i for i, other in enumerate(tensors) if other.untyped_storage() == one.untyped_storage()) for one in tensors
+    ]
 
 
 def made(views: list[tuple[View, str]], rows: Any, columns: Any, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -205,10 +207,10 @@ def test_a_symbol_without_a_number_is_an_error_that_names_it():
 
 
 def test_tensors_that_cannot_be_rebuilt_are_refused_by_kind():
-    env, mode = fresh_environment()
+    _, mode = fresh_environment()
     with mode:
         sparse = torch.empty(3, 3).to_sparse()
-    with pytest.raises(CaptureError, match="torch.sparse_coo"):
+    with pytest.raises(CaptureError, match=r"torch\.sparse_coo"):
         mapper_for().map(sparse)
 
 

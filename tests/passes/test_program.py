@@ -15,7 +15,7 @@ def split(captured: Program) -> Program:
 
 def test_a_piece_is_found_by_its_name_or_the_names_are_listed(split: Program):
     assert split.piece("piece_1") is split.pieces[1]
-    with pytest.raises(KeyError, match="no piece 'piece_9'.*'piece_0'"):
+    with pytest.raises(KeyError, match=r"no piece 'piece_9'.*'piece_0'"):
         split.piece("piece_9")
 
 

@@ -87,8 +87,7 @@ def test_a_piece_in_a_no_grad_region_records_no_gradient_and_leaves_grad_mode_as
 def test_enable_grad_inside_a_no_grad_call_is_kept(run: Callable[..., Any]):
     def model(x: torch.Tensor) -> torch.Tensor:
         with torch.enable_grad():
-            y = torch.sigmoid(x * 2)
-        return y
+            return torch.sigmoid(x * 2)
 
     x = torch.randn(4, requires_grad=True)
     with torch.no_grad():

@@ -152,7 +152,7 @@ def test_a_later_boundary_does_not_change_what_an_earlier_one_says():
 
 
 def test_a_boundary_without_a_match_is_an_error_with_the_nearest_name(captured: Program):
-    with pytest.raises(BoundaryError, match="aten::sigmoidd.*'aten::sigmoid'"):
+    with pytest.raises(BoundaryError, match=r"aten::sigmoidd.*'aten::sigmoid'"):
         Split([at_op("aten::sigmoid"), "aten::sigmoidd"])(captured)
 
 

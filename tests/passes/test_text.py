@@ -22,6 +22,7 @@ def test_a_whole_program_reads_like_this():
     program = Pipeline((Split(at_op("aten::sigmoid")), Admit((Bucket.of({"rows": 8}), Bucket.of({"rows": 1})))))(
         fxbucket.capture(model, torch.randn(6, 4), axes={"rows": "x.shape[0]"})
     )
+    rows = program.capture.axis("rows").symbol
     assert str(program).splitlines() == [
         "program",
         "  axis rows in 2..∞",
@@ -29,6 +30,7 @@ def test_a_whole_program_reads_like_this():
         "  bucket rows=1: refused: size 1 of axis 'rows' lies outside 2..∞, the range for which this capture is valid; "
         "choose a size in it.",
         "piece_0 (compiled): what is left between cuts",
+        f"    {f'{rows} = input':<18}  # int rows",
         "    l_x_ = input        # f32[rows, 4]",
         "    relu = l_x_.relu()  # f32[rows, 4]",
         "    return (relu,)",
@@ -37,6 +39,7 @@ def test_a_whole_program_reads_like_this():
         "    sigmoid = torch.sigmoid(relu)  # f32[rows, 4]",
         "    return (sigmoid,)",
         "piece_2 (compiled): what is left between cuts",
+        f"    {f'{rows} = input':<29}  # int rows",
         "    sigmoid = input                # f32[rows, 4]",
         "    reshape = sigmoid.reshape(-1)  # f32[4*rows]",
         "    return (reshape,)",

@@ -1,0 +1,27 @@
+"""Functions made from source text, whose lines tracebacks and torch can find."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+from collections.abc import Callable
+from typing import Any
+
+_numbers = itertools.count(1)
+
+
+def function_from(source: str, name: str, title: str, namespace: dict[str, Any]) -> Callable[..., Any]:
+    """Compile source text and return one function of it.
+
+    Args:
+        source: Python that defines the function.
+        name: the function's name.
+        title: what stands in tracebacks in the place of a file name.
+        namespace: the function's globals.
+    """
+    filename = f"<fxbucket {title} #{next(_numbers)}>"
+    # Without an entry here torch 2.11 takes a function for a builtin and captures it by position.
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    exec(compile(source, filename, "exec"), namespace)
+    made: Callable[..., Any] = namespace[name]
+    return made

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.equality import assert_equals_eager
+
+import fxbucket
+from fxbucket.fragments import hand_on, handed_on
+from fxbucket.passes import Split
+
+
+@torch.compiler.disable
+def outside() -> None:
+    """Break the graph."""
+
+
+def broken(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = x + 1
+    z = torch.cat([x, x], dim=1)
+    outside()
+    return torch.sigmoid(y) * 2, z.sum(1) + y[:, 0]
+
+
+@pytest.mark.parametrize("compiler_name", ["eager", "aot_eager"])
+def test_a_value_between_two_graphs_keeps_its_axis_and_its_buckets(compiler_name: str):
+    compiled = fxbucket.compile(broken, sizes={"rows": [4, 8]}, axes={"rows": "x.shape[0]"}, compiler=compiler_name)
+    for rows in (4, 8, 5, 4):
+        x = torch.randn(rows, 3)
+        assert_equals_eager(compiled, broken, (x,), (x.clone(),))
+    assert len(compiled.programs) == 2
+    assert compiled.explain().calls() == {"rows=4": 4, "rows=8": 2, "dynamic": 2}
+
+
+def test_a_value_of_other_size_arithmetic_varies_without_a_new_capture():
+    def model(x: torch.Tensor) -> torch.Tensor:
+        y = torch.cat([x, x])
+        outside()
+        return y * 2
+
+    compiled = fxbucket.compile(model, sizes={"x.shape[0]": [4]}, compiler="eager")
+    for rows in (4, 5, 6, 7):
+        x = torch.randn(rows)
+        assert torch.equal(compiled(x), model(x))
+    assert len(compiled.programs) == 2
+
+
+def test_a_graph_that_ends_the_call_hands_nothing_on():
+    program = Split()(fxbucket.capture(lambda x: x + 1, torch.randn(4), dynamic=["x.shape[0]"]))
+    assert hand_on(program) == {}
+
+
+def test_a_tensor_that_no_graph_marked_has_no_axis():
+    x = torch.randn(4)
+    assert handed_on(x, x) == {}
+
+
+def test_the_outputs_of_the_call_carry_no_marks():
+    compiled = fxbucket.compile(broken, sizes={"x.shape[0]": [4]}, compiler="eager")
+    outputs: Any = compiled(torch.randn(4, 3))
+    assert [vars(output) for output in outputs] == [{}, {}]
