@@ -266,12 +266,14 @@ def capture(
             compiled(*args, **kwargs)
     except Exception as error:
         cause = original_error(error)
-        if isinstance(cause, _Captured):
-            return _checked(cause.program, specs)
         if isinstance(cause, FxbucketError):
             raise cause from None
-        raise CaptureError(f"the model could not be captured as one graph: {cause}") from error
-    raise CaptureError("the model holds no tensor operation, so there is no graph to capture.")
+        if not isinstance(cause, _Captured):
+            raise CaptureError(f"the model could not be captured as one graph: {cause}") from error
+        program = cause.program
+    else:
+        raise CaptureError("the model holds no tensor operation, so there is no graph to capture.")
+    return _checked(program, specs)
 
 
 def _checked(program: Program, specs: Sequence[AxisSpec]) -> Program:

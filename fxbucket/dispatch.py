@@ -253,5 +253,6 @@ def compile_conditions(program: Program) -> tuple[sympy.Basic, ...]:
         return ()
     # Dynamo checks the capture's own guards before every call of its graph.
     held = {guard.condition for guard in program.capture.guards}
-    found = conditions_in(mode.shape_env, frozenset(program.open_symbols))
-    return tuple(condition for condition in found if condition not in held)
+    # What no argument of the graph holds can only have come from those guards.
+    readable = frozenset(symbol for symbol in program.open_symbols if cheapest_use(program, symbol) is not None)
+    return tuple(condition for condition in conditions_in(mode.shape_env, readable) if condition not in held)

@@ -26,6 +26,17 @@ _DROPPED_META = frozenset({"grapharg", "tensor_dict", "unbacked_bindings", "tens
 """Keys of ``node.meta`` that only the capture itself can read; all hold symbolic values or real tensors."""
 
 
+def is_autograd_leaf(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no history in autograd; unlike ``is_leaf`` this answers for every tensor.
+
+    A view of a multi-output op whose base was written to refuses to tell; it surely has a history.
+    """
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return False
+
+
 class MetadataMapper:
     """Rebuilds values in another fake-tensor mode, with the sizes that ``values`` gives.
 
@@ -102,7 +113,8 @@ class MetadataMapper:
             strides = tuple(self.map(stride) for stride in source.stride())
             offset = self.map(source.storage_offset())
             built = torch.empty((0,), dtype=source.dtype, device=source.device)
-            if source.requires_grad and not source.is_leaf:
+            is_leaf = is_autograd_leaf(source)
+            if source.requires_grad and not is_leaf:
                 # AOTAutograd hides a write to a leaf from autograd, so an inner value must not look like one.
                 with torch.enable_grad():
                     built = built.requires_grad_().clone()
@@ -113,7 +125,7 @@ class MetadataMapper:
                 built = torch._neg_view(built)
             if isinstance(source, torch.nn.Parameter):
                 built = torch.nn.Parameter(built, requires_grad=source.requires_grad)
-            elif source.requires_grad and source.is_leaf:
+            elif source.requires_grad and is_leaf:
                 built.requires_grad_()
         # The source is kept beside the result, so that its id is not given to another tensor.
         self._tensors[id(source)] = (source, built)

@@ -12,6 +12,7 @@ import torch
 from fxbucket.passes.captured import value_of
 from fxbucket.passes.derive import derive
 from fxbucket.passes.errors import PreconditionError, VerifyError
+from fxbucket.passes.metadata import is_autograd_leaf
 from fxbucket.passes.pipeline import BasePass
 from fxbucket.passes.program import Finding, Program
 from fxbucket.passes.symbolic import SYMBOLIC_TYPES, Number, expression_of, is_wrapper_subclass, substitute, symbols_in
@@ -70,10 +71,12 @@ def _number(value: Any, hints: Mapping[sympy.Symbol, Number]) -> Number | None:
 def _tensor_differences(
     written: torch.Tensor, derived: torch.Tensor, hints: Mapping[sympy.Symbol, Number]
 ) -> Iterator[tuple[str, object, object]]:
-    for field in ("dtype", "device", "layout", "requires_grad", "is_leaf"):
+    for field in ("dtype", "device", "layout", "requires_grad"):
         one, other = getattr(written, field), getattr(derived, field)
         if one != other:
             yield field, one, other
+    if is_autograd_leaf(written) != is_autograd_leaf(derived):
+        yield "is_leaf", is_autograd_leaf(written), is_autograd_leaf(derived)
     shape, other_shape = ([_number(size, hints) for size in tensor.shape] for tensor in (written, derived))
     if len(shape) != len(other_shape) or any(
         one != other for one, other in zip(shape, other_shape, strict=True) if one is not None and other is not None

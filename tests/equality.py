@@ -106,4 +106,9 @@ def assert_equals_eager(
     except RuntimeError:
         # Eager itself cannot differentiate: a saved value was changed in place.
         return
-    assert_same_tree(gradients(got, ours), right, "gradient", tolerance, strides=False)
+    left = gradients(got, ours)
+    # One artifact's backward gives zeros where eager, which sees each op on its own, gives no gradient at all.
+    left = [
+        None if other is None and one is not None and not one.any() else one for one, other in zip(left, right, strict=True)
+    ]
+    assert_same_tree(left, right, "gradient", tolerance, strides=False)

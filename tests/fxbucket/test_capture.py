@@ -221,6 +221,7 @@ def test_an_example_with_one_row_is_an_error_that_asks_for_more_rows():
     with pytest.raises(AxisError, match=r"axis 'x.shape\[0\]' was fixed to 1 by the capture.*2 rows") as caught:
         fxbucket.capture(lambda x: x + 1, torch.randn(1), dynamic=["x.shape[0]"])
     assert "nothing was possible" not in str(caught.value)
+    assert caught.value.__context__ is None, "no trace of how the capture was made"
 
 
 def test_a_model_that_breaks_the_graph_is_an_error_with_torchs_reason():

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.equality import assert_equals_eager
 
 import fxbucket
 from fxbucket.fragments import hand_on, handed_on
 from fxbucket.passes import Split
+from tests.equality import assert_equals_eager
 
 
 @torch.compiler.disable

@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.equality import assert_equals_eager
 
 import fxbucket
 from fxbucket.passes import Program
 from fxbucket.passes.aliasing import exposed_placeholders, overlap, written_overlap
+from tests.equality import assert_equals_eager
 
 
 def captured(model: Any, *args: Any) -> Program:
@@ -28,7 +28,7 @@ def exposed(program: Program) -> set[str]:
 @pytest.mark.parametrize(
     "model",
     [
-        lambda x, y: y + x.add_(1),
+        lambda x, y: x.add_(1) + y.sum(),
         lambda x, y: (x[1:].mul_(2), y.sum())[1],
         lambda x, y: x.view(-1).t().zero_() + y.sum(),
         lambda x, y: torch.add(x, y.sum(), out=x),

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.equality import assert_equals_eager
 
 import fxbucket
 from fxbucket.passes.identities import forward_identities
+from tests.equality import assert_equals_eager
 
 
 def names(module: torch.fx.GraphModule) -> list[str]:
