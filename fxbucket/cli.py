@@ -55,6 +55,7 @@ def demo(
     ] = None,
     compiler: Annotated[str, typer.Option(help="Any backend of torch.compile.")] = Plan.compiler,
     rounds: Annotated[int, typer.Option(min=1, help="Timed calls of each competitor at each size.")] = Plan.rounds,
+    threads: Annotated[int, typer.Option(min=1, help="Torch's threads; one keeps times steady.")] = Plan.threads,
     tolerance: Annotated[
         float, typer.Option(min=0, help="Largest absolute difference of the logits from eager.")
     ] = Plan.tolerance,
@@ -63,7 +64,8 @@ def demo(
 
     Ends with code 1 where a result is not eager's, or a size is not served by its own bucket.
     """
-    plan = Plan(sizes=tuple(size) if size else Plan.sizes, compiler=compiler, rounds=rounds, tolerance=tolerance)
+    sizes = tuple(size) if size else Plan.sizes
+    plan = Plan(sizes=sizes, compiler=compiler, rounds=rounds, threads=threads, tolerance=tolerance)
     problems = run(plan, out, save_svg, Console())
     errors = Console(stderr=True)
     for problem in problems:

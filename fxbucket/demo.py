@@ -52,12 +52,14 @@ class Plan:
         compiler: a backend of ``torch.compile``, for fxbucket and for the comparison alike.
         rounds: timed calls of each competitor at each size.
         tolerance: largest absolute difference of the logits from eager.
+        threads: torch's threads for everything; one keeps the times steady on a busy machine.
     """
 
     sizes: tuple[int, ...] = (16, 64, 128)
     compiler: str = "inductor"
     rounds: int = 100
     tolerance: float = 1e-5
+    threads: int = 1
 
     @property
     def others(self) -> tuple[int, ...]:
@@ -122,7 +124,7 @@ def run(plan: Plan, out: Path, draw: Draw, console: Console) -> list[str]:
     model = llama()
     console.print(
         f"Llama with 2 layers, {sum(weight.numel() for weight in model.parameters()):,} parameters; torch "
-        f"{torch.__version__}, {torch.get_num_threads()} threads, compiler {plan.compiler}"
+        f"{torch.__version__}, threads: {plan.threads}, compiler: {plan.compiler}"
     )
     compiled = fxbucket.compile(
         model,
@@ -132,7 +134,7 @@ def run(plan: Plan, out: Path, draw: Draw, console: Console) -> list[str]:
         compiler=plan.compiler,
     )
     dynamic = torch.compile(model, backend=plan.compiler, dynamic=True)
-    with torch.no_grad(), _empty_disk_cache():
+    with torch.no_grad(), _threads(plan.threads), _empty_disk_cache():
         _start_compiler(plan.compiler)
         started = time.perf_counter()
         compiled.warmup(input_ids=_tokens(plan.sizes[0]))
@@ -155,6 +157,16 @@ def run(plan: Plan, out: Path, draw: Draw, console: Console) -> list[str]:
     console.print(f"captured graphs: {len(compiled.programs)}")
     _write(compiled, plan, out, draw, console)
     return _problems(rows, len(compiled.programs), plan)
+
+
+@contextlib.contextmanager
+def _threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

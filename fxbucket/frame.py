@@ -11,6 +11,7 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -174,9 +175,15 @@ def _mark() -> None:
                 # Sizes 0 and 1 broadcast differently, so torch captures them on their own whatever is asked for.
                 _calls.undo.append(mark_dim_dynamic(owner, reading.dim % owner.dim()))
     if int_sources:
-        patch = torch.compiler.config.patch(dynamic_sources=",".join(int_sources))  # type: ignore[attr-defined]
-        patch.__enter__()
-        _calls.undo.append(lambda: patch.__exit__(None, None, None))
+        _patch(torch.compiler.config.patch(dynamic_sources=",".join(int_sources)))  # type: ignore[attr-defined]
+    # torch leaves hooks unguarded by default: one that is registered after the capture would silently never run.
+    _patch(torch._dynamo.config.patch(skip_nnmodule_hook_guards=False))
+
+
+def _patch(setting: AbstractContextManager[Any]) -> None:
+    stack = ExitStack()
+    stack.enter_context(setting)
+    _calls.undo.append(stack.close)
 
 
 def _unmark() -> None:

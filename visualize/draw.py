@@ -16,10 +16,11 @@ from fxbucket.passes.text import axis_namer, node_text, plain_namer
 from fxbucket.visualize.labels import mangled_text, returns_text, shorten, source_text, without_addresses
 from fxbucket.visualize.nodes import Drawer, Origin
 from fxbucket.visualize.sketch import Box, Cluster, ClusterRole, Role, Sketch
+from fxbucket.visualize.spread import spread_arguments
 
 
 def sketch_of(subject: Program | Piece, *, fold_parameters: bool = True) -> Sketch:
-    """Return the drawing of a program or a piece, every node of it.
+    """Return the drawing of a program or a piece, every node of it; an argument that many boxes read is drawn by each.
 
     Args:
         subject: a program before or after Split, or one piece.
@@ -29,10 +30,12 @@ def sketch_of(subject: Program | Piece, *, fold_parameters: bool = True) -> Sket
         OptionError: the subject is neither a program nor a piece.
     """
     if isinstance(subject, Piece):
-        return _sketch_of_piece(subject, Drawer(plain_namer, fold_parameters))
+        return spread_arguments(_sketch_of_piece(subject, Drawer(plain_namer, fold_parameters)))
     if isinstance(subject, Program):
         drawer = Drawer(axis_namer(subject.axes), fold_parameters)
-        return _sketch_of_pieces(subject, drawer) if subject.pieces else _sketch_of_capture(subject, drawer)
+        return spread_arguments(
+            _sketch_of_pieces(subject, drawer) if subject.pieces else _sketch_of_capture(subject, drawer)
+        )
     raise OptionError(
         f"a {type(subject).__name__} cannot be drawn; give a Program (fxbucket.capture makes one) or one of its pieces."
     )

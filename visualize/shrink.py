@@ -105,7 +105,8 @@ def _kind(member: Member) -> Literal["ops", "pieces", ""]:
     """Return what a member may be put together with; empty for what stays as it is."""
     if isinstance(member, Cluster):
         return "pieces" if member.num_repeats == 1 and member.role != "side" else ""
-    return "" if member.role in LEAF_ROLES or member.role == "output" else "ops"
+    is_argument = member.role in LEAF_ROLES and member.num_nodes > 0
+    return "" if is_argument or member.role == "output" else "ops"
 
 
 def _by_module(boxes: Sequence[Box], limit: int) -> list[Sequence[Box]]:
@@ -133,7 +134,7 @@ def _common_path(boxes: Sequence[Box]) -> str:
 
 
 def _contents(boxes: Sequence[Box]) -> tuple[str, ...]:
-    counts = Counter(box.title for box in boxes if box.role != "fold")
+    counts = Counter(box.title for box in boxes if box.role != "fold" and box.role not in LEAF_ROLES)
     most = ", ".join(f"{number} {title}" for title, number in counts.most_common(3))
     return tuple(line for line in (f"{sum(box.num_nodes for box in boxes)} nodes", most) if line)
 

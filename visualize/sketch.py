@@ -44,7 +44,7 @@ class Box:
         path: the modules that the node was traced through, outermost first.
         mark: how it differs from another program's.
         notes: the same in words, in the colour of the mark.
-        num_nodes: how many nodes it stands for.
+        num_nodes: how many nodes it stands for; 0 for a further box of an argument that is drawn several times.
     """
 
     key: str

@@ -122,11 +122,16 @@ def _layout(dot: str, timeout: float) -> str:
             "Graphviz's program `dot` is not on the PATH; install it (apt-get install graphviz, brew install graphviz, "
             "conda install graphviz), or lay out the text of fxbucket.visualize.dot_text(program) elsewhere."
         )
-    done = subprocess.run([program, "-Tsvg"], input=dot.encode(), capture_output=True, timeout=timeout, check=False)
-    if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().partition("\n")[0]
-        raise DrawingError(f"`dot` ended with code {done.returncode}: {said or 'it said nothing'}; please report it.")
-    return done.stdout.decode()
+    # Graphviz 2 loses its way in some graphs with clusters ("trouble in init_rank"); its other ranking knows better, but
+    # makes some drawings wider.
+    for options in ((), ("-Gnewrank=true",)):
+        done = subprocess.run(
+            [program, "-Tsvg", *options], input=dot.encode(), capture_output=True, timeout=timeout, check=False
+        )
+        if done.returncode == 0:
+            return done.stdout.decode()
+    said = done.stderr.decode(errors="replace").strip().partition("\n")[0]
+    raise DrawingError(f"`dot` ended with code {done.returncode}: {said or 'it said nothing'}; please report it.")
 
 
 def _tidied(svg: str, title: str, theme: Theme) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fxbucket
@@ -249,6 +249,7 @@ def test_an_ordinary_graph_is_not_refused():
     assert fxbucket.capture(lambda x: x * 2, torch.randn(4)).capture.refusal == ""
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(st.lists(st.integers(2, 4), min_size=1, max_size=4), st.data())
 def test_exactly_the_named_dims_are_symbols_each_its_own(sizes: list[int], data: st.DataObject):
     torch.compiler.reset()

@@ -138,15 +138,8 @@ def test_moving_the_module_moves_what_is_compiled():
     assert_equals_eager(compiled, net, (x,), (x.clone(),))
 
 
-HOOKS_NOT_SEEN = pytest.mark.xfail(
-    strict=True, reason="Dynamo does not guard on hooks (skip_nnmodule_hook_guards), so a later one is never captured"
-)
-
-
 @pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
-@pytest.mark.parametrize(
-    "before", [True, pytest.param(False, marks=HOOKS_NOT_SEEN)], ids=["before the first call", "after it"]
-)
+@pytest.mark.parametrize("before", [True, False], ids=["before the first call", "after it"])
 def test_hooks_of_the_module_and_of_the_compiled_one_run_once_a_call(register: str, before: bool):
     compiled, net = compiled_net()
     x = torch.randn(4, 3)

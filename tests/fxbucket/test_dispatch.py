@@ -39,7 +39,7 @@ def test_each_pinned_size_is_served_by_its_own_bucket_and_compiled_once(compiler
     assert compiler.count == 3
 
 
-@settings(max_examples=8)
+@settings(max_examples=settings().max_examples // 4)
 @given(st.lists(st.tuples(st.sampled_from([0, 1, 2, 5]), st.sampled_from([1, 4, 6]), st.integers(2, 3)), max_size=6))
 def test_no_sequence_of_calls_is_ever_served_by_another_size(calls: list[tuple[int, int, int]]):
     torch.compiler.reset()
@@ -167,7 +167,7 @@ def branches(x: torch.Tensor) -> torch.Tensor:
     return x + 1 if x.shape[0] % 8 == 0 else x - 1
 
 
-@pytest.mark.parametrize("order", [[8, 12, 16, 17], [17, 16, 12, 8], [12, 8, 17, 16]])
+@pytest.mark.parametrize("order", [[8, 12, 16, 17], [17, 16, 12, 8]])
 @pytest.mark.parametrize("sizes", [[8, 12, 16], [8], []])
 def test_a_branch_on_a_size_is_right_at_every_size(order: list[int], sizes: list[int]):
     options: dict[str, Any] = {"sizes": {"x.shape[0]": sizes}} if sizes else {"axes": {"rows": "x.shape[0]"}}

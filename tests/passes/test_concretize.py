@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fxbucket
@@ -82,6 +82,7 @@ def test_written_metadata_is_what_propagation_derives(split: Program, half: int,
     assert (3, columns) in shapes
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(st.permutations(range(3)), st.integers(2, 9), st.integers(2, 9), st.booleans(), st.booleans())
 def test_inputs_keep_strides_sharing_and_gradients(order: list[int], rows: int, columns: int, grad: bool, offset: bool):
     """The captured call gives a permuted view of a larger tensor, twice; a bucket's inputs are laid out alike."""

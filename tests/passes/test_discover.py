@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fxbucket
@@ -75,6 +75,7 @@ def test_discover_needs_no_pieces_and_changes_none(captured: Program):
     assert str(captured) == before
 
 
+@settings(max_examples=settings().max_examples // 3)
 @given(st.permutations(range(3)), st.lists(st.integers(2, 5), min_size=3, max_size=3), st.integers(0, 2))
 def test_uses_are_exactly_the_numbers_that_change_with_the_axis(order: list[int], sizes: list[int], dim: int):
     """A tensor of any dim order: every number that a use names evaluates to what the tensor has, and no other varies."""

@@ -123,7 +123,7 @@ class Parsed:
     """What Graphviz reads in a DOT text.
 
     Attributes:
-        nodes: the attributes of each node by its name.
+        nodes: the attributes of each node by its name; an argument that is drawn several times counts once.
         edges: the attributes of each edge by ``(tail, head)``.
         clusters: the names of the nodes in each cluster, those of clusters inside it too, by the cluster's name.
     """
@@ -139,8 +139,8 @@ def parse(dot: str) -> Parsed:
     # Graphviz 2 writes control characters and invalid escapes of its own into JSON strings.
     found = json.loads(done.stdout.decode(), strict=False)
     objects = found.get("objects", [])
-    names = {item["_gvid"]: item["name"] for item in objects}
-    nodes = {item["name"]: item for item in objects if "nodes" not in item and not item["name"].startswith("cluster_")}
+    names = {item["_gvid"]: item["name"].partition("@")[0] for item in objects}
+    nodes = {names[item["_gvid"]]: item for item in objects if not item["name"].startswith("cluster_")}
     edges = {(names[edge["tail"]], names[edge["head"]]): edge for edge in found.get("edges", [])}
     clusters = {
         item["name"].removeprefix("cluster_"): frozenset(names[node] for node in item.get("nodes", ()))
