@@ -169,6 +169,8 @@ def axis_specs(
             raise AxisError(f"axis {name!r} has no expression; give at least one, such as 'x.shape[0]'.")
         readings = tuple(parse_reading(expression) for expression in expressions)
         specs[name] = AxisSpec(name, readings)
+        if spelled.get(name, name) != name:
+            raise AxisError(f"axis name {name!r} is also an expression of axis {spelled[name]!r}; choose another name.")
         spelled[name] = name
         for reading in readings:
             if spelled.get(reading.expression, name) != name:

@@ -25,7 +25,8 @@ from fxbucket.passes.pipeline import Pipeline
 from fxbucket.passes.program import Program
 from fxbucket.passes.split import Split
 from fxbucket.passes.symbolic import SYMBOLIC_TYPES
-from fxbucket.torch_compat import check_torch_version, tracing_shape_env
+from fxbucket.passes.torch_version import check_torch_version
+from fxbucket.torch_compat import tracing_shape_env
 
 
 def default_pipeline(options: Options, missing: Any = "error") -> Pipeline:

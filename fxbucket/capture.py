@@ -37,9 +37,9 @@ from fxbucket.passes.symbolic import (
     symbols_in,
     unbacked_range,
 )
+from fxbucket.passes.torch_version import check_torch_version
 from fxbucket.torch_compat import (
     captured_argument,
-    check_torch_version,
     is_graph_fragment,
     original_error,
     tracing_shape_env,

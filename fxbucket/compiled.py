@@ -47,7 +47,7 @@ class _Engine:
         with progress_bar():
             self.call(args, kwargs)
             for dispatcher in self.backend.dispatchers:
-                dispatcher.compile_all()
+                dispatcher.compile_all(with_dynamic=True)
 
 
 class _Inspectable:
@@ -56,9 +56,10 @@ class _Inspectable:
     _engine: _Engine
 
     def warmup(self, *args: Any, **kwargs: Any) -> None:
-        """Capture the model for these arguments and compile every pinned size now, with progress on the terminal.
+        """Capture the model for these arguments and compile everything now, with progress on the terminal.
 
-        The model runs once with the arguments.
+        That is every pinned size, and the artifact for all others where ``on_miss="dynamic"``. The model runs once with the
+        arguments.
         """
         self._engine.warmup(args, kwargs)
 

@@ -103,10 +103,18 @@ class Dispatcher:
         self._tables: dict[tuple[sympy.Symbol, ...], dict[Any, Callable[..., Any]]] = {}
         self.emitted = self._prepare()
 
-    def compile_all(self) -> None:
-        """Compile every admitted bucket that is not compiled yet."""
+    def compile_all(self, with_dynamic: bool = False) -> None:
+        """Compile every admitted bucket that is not compiled yet.
+
+        Args:
+            with_dynamic: also compile what serves sizes that are not pinned, where ``on_miss`` asks for that.
+        """
         with self._lock:
             waiting = [entry for entry in self.entries if entry.emitted is None]
+            varies = bool(self.program.open_symbols) and not self.program.capture.refusal
+            if with_dynamic and varies and self._options.on_miss == "dynamic" and not self.dynamic:
+                self.dynamic.append(Entry(Bucket(), {}))
+                waiting.append(self.dynamic[0])
             for done, entry in enumerate(waiting):
                 self._compile(entry, done, len(waiting))
 

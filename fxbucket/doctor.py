@@ -16,7 +16,8 @@ from typing import Literal
 import torch
 
 from fxbucket.passes.errors import UnsupportedTorchError
-from fxbucket.torch_compat import OLDEST_TORCH, backend_names, check_torch_version
+from fxbucket.passes.torch_version import OLDEST_TORCH, check_torch_version
+from fxbucket.torch_compat import backend_names
 
 State = Literal["ok", "optional", "needed"]
 

@@ -20,7 +20,7 @@ import torch
 from fxbucket.axes import AxisSpec, bound_arguments
 from fxbucket.generated import function_from
 from fxbucket.passes.errors import AxisError
-from fxbucket.torch_compat import CaptureWatch, mark_dim_dynamic
+from fxbucket.torch_compat import CaptureWatch, hooks_are_guarded, mark_dim_dynamic
 
 
 def entry_point(model: Callable[..., Any]) -> Callable[..., Any]:
@@ -177,7 +177,7 @@ def _mark() -> None:
     if int_sources:
         _patch(torch.compiler.config.patch(dynamic_sources=",".join(int_sources)))  # type: ignore[attr-defined]
     # torch leaves hooks unguarded by default: one that is registered after the capture would silently never run.
-    _patch(torch._dynamo.config.patch(skip_nnmodule_hook_guards=False))
+    _patch(hooks_are_guarded())
 
 
 def _patch(setting: AbstractContextManager[Any]) -> None:

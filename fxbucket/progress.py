@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,19 @@ def watched(watcher: Watcher) -> Iterator[None]:
         _watcher.reset(token)
 
 
+def _counted(watcher: Watcher) -> Watcher:
+    """Return a watcher that counts on from batch to batch: pinned sizes are one, what serves the others is the next."""
+    earlier = total = 0
+
+    def watch(step: Progress) -> None:
+        nonlocal earlier, total
+        if step.done == 0:
+            earlier, total = total, total + step.total
+        watcher(replace(step, done=earlier + step.done, total=total))
+
+    return watch
+
+
 @contextlib.contextmanager
 def progress_bar() -> Iterator[None]:
     """While the context is open, show compilation as a bar on the terminal; plain lines where there is none."""
@@ -56,16 +69,20 @@ def progress_bar() -> Iterator[None]:
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        with watched(lambda step: console.print(f"compiling {step.bucket} {step.piece} ({step.done + 1}/{step.total})")):
+
+        def tell(step: Progress) -> None:
+            console.print(f"compiling {step.bucket} {step.piece} ({step.done + 1}/{step.total})")
+
+        with watched(_counted(tell)):
             yield
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bar(*columns, console=console) as bar:
-        task = bar.add_task("compiling", total=None)
+        task = bar.add_task("capturing", total=None)
 
         def show(step: Progress) -> None:
             bar.update(task, completed=step.done, total=step.total, description=f"{step.bucket} {step.piece}")
 
-        with watched(show):
+        with watched(_counted(show)):
             yield
         bar.update(task, completed=bar.tasks[0].total or 0, description="compiled")

@@ -8,24 +8,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import fx
 
-from fxbucket.passes.errors import UnsupportedTorchError
 from fxbucket.passes.symbolic import FakeTensorMode, ShapeEnv, source_name
-
-OLDEST_TORCH = (2, 11)
-
-
-def check_torch_version(version: str | None = None) -> None:
-    """Raise :class:`UnsupportedTorchError` where torch is older than the oldest that fxbucket supports."""
-    text = version if version is not None else torch.__version__
-    major, minor = (int(part) for part in text.split("+")[0].split(".")[:2])
-    if (major, minor) < OLDEST_TORCH:
-        wanted = ".".join(map(str, OLDEST_TORCH))
-        raise UnsupportedTorchError(f"torch {text} is too old: fxbucket needs torch {wanted} or newer; upgrade torch.")
 
 
 def tracing_shape_env() -> ShapeEnv | None:
@@ -127,6 +116,12 @@ def inductor_option_names() -> list[str]:
     import torch._inductor
 
     return list(torch._inductor.list_options())
+
+
+def hooks_are_guarded() -> AbstractContextManager[Any]:
+    """Return a context in which a capture guards on modules' hooks; stands for a setting of ``torch._dynamo.config``."""
+    setting: AbstractContextManager[Any] = torch._dynamo.config.patch(skip_nnmodule_hook_guards=False)
+    return setting
 
 
 def original_error(error: BaseException) -> BaseException:

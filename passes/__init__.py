@@ -6,6 +6,10 @@ Stands on torch, sympy and networkx alone, and can be used without the rest of f
 if __name__ != "fxbucket.passes":
     raise ImportError(f"import fxbucket.passes, not {__name__}: the same file under two names gives two of every class")
 
+from fxbucket.passes.torch_version import check_torch_version
+
+check_torch_version()
+
 from fxbucket.passes.admit import Admit as Admit
 from fxbucket.passes.boundaries import Boundary as Boundary
 from fxbucket.passes.boundaries import at_module as at_module
@@ -15,6 +19,7 @@ from fxbucket.passes.boundaries import where as where
 from fxbucket.passes.buckets import Bucket as Bucket
 from fxbucket.passes.concretize import Concretize as Concretize
 from fxbucket.passes.discover import Discover as Discover
+from fxbucket.passes.pipeline import BasePass as BasePass
 from fxbucket.passes.pipeline import Pass as Pass
 from fxbucket.passes.pipeline import Pipeline as Pipeline
 from fxbucket.passes.program import Piece as Piece
@@ -24,6 +29,7 @@ from fxbucket.passes.verify import Verify as Verify
 
 __all__ = [
     "Admit",
+    "BasePass",
     "Boundary",
     "Bucket",
     "Concretize",

@@ -185,7 +185,9 @@ def _in_place(draw: st.DrawFn, draft: Draft) -> None:
 def _size(draw: st.DrawFn, draft: Draft) -> None:
     value = draw(st.sampled_from([value for value in draft.values if value.shape]))
     name = draft.fresh()
-    expression = draw(st.sampled_from(["{0}.shape[0]", "{0}.shape[0] // 2", "{0}.numel()", "{0}.size()[0] * 2 + 1", "len({0})"]))
+    expression = draw(
+        st.sampled_from(["{0}.shape[0]", "{0}.shape[0] // 2", "{0}.numel()", "{0}.size()[0] * 2 + 1", "len({0})"])
+    )
     draft.lines.append(f"{name} = {expression.format(value.name)}")
     draft.sizes.append(name)
 

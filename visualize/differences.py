@@ -190,18 +190,38 @@ def _leaves(argument: object, name: Namer) -> Iterator[str]:
 def _compared(
     old: Mapping[_Key, Facts], new: Mapping[_Key, Facts], binding: Mapping[sympy.Symbol, Number]
 ) -> Iterator[Difference]:
+    moved = _moved(old, new)
     for key, before in old.items():
-        if key not in new:
+        partner = key if key in new else moved.get(key)
+        if partner is None:
             yield Difference("gone", before, None, (_gone(before, binding),))
             continue
-        words = tuple(_changes(before, new[key]))
+        after = new[partner]
+        moves = (f"piece {before.place} → {after.place}",) if partner != key else ()
+        words = (*moves, *_changes(before, after))
         if words:
-            yield Difference("changed", before, new[key], words)
+            yield Difference("changed", before, after, words)
+    found = {*old, *moved.values()}
     for key, after in new.items():
-        if key not in old:
+        if key not in found:
             fields = dict(after.fields)
             value = fields.get("value") or " ".join(fields[what] for what in ("dtype", "shape") if what in fields)
             yield Difference("new", None, after, (f"{_WHAT[after.kind]} new: {value}".rstrip(": "),))
+
+
+def _moved(old: Mapping[_Key, Facts], new: Mapping[_Key, Facts]) -> dict[_Key, _Key]:
+    """Return where the nodes went whose name is in another piece now, and in no second one."""
+
+    def homeless(here: Mapping[_Key, Facts], there: Mapping[_Key, Facts]) -> dict[str, list[_Key]]:
+        names: dict[str, list[_Key]] = {}
+        for key, fact in here.items():
+            if fact.kind == "node" and key not in there:
+                names.setdefault(fact.name, []).append(key)
+        return names
+
+    arrived = homeless(new, old)
+    pairs = ((keys, arrived.get(name, [])) for name, keys in homeless(old, new).items())
+    return {gone[0]: came[0] for gone, came in pairs if len(gone) == 1 and len(came) == 1}
 
 
 def _gone(fact: Facts, binding: Mapping[sympy.Symbol, Number]) -> str:

@@ -158,12 +158,15 @@ class SourceLine:
 
 
 def source_line(node: fx.Node) -> SourceLine | None:
-    """Return the innermost line of a node's stack trace that is not torch's own; ``None`` where it has no trace."""
+    """Return the innermost line of a node's stack trace that is not torch's own; ``None`` where it has no trace.
+
+    The function that fxbucket generates around a model is nobody's source, and has another name in every capture.
+    """
     lines = str(node.meta.get("stack_trace") or "").splitlines()
     found: list[SourceLine] = []
     for position, line in enumerate(lines):
         frame = _FRAME.search(line)
-        if frame is None:
+        if frame is None or frame["path"].startswith("<fxbucket "):
             continue
         after = lines[position + 1].strip() if position + 1 < len(lines) else ""
         code = "" if _FRAME.search(after) else after

@@ -33,6 +33,7 @@ def spread_arguments(sketch: Sketch) -> Sketch:
     piece_of = {
         box.key: member.key for member in sketch.members if isinstance(member, Cluster) for box in boxes_in((member,))
     }
+    paths = {box.key: box.path for box in sketch.boxes}
     copies: dict[str, list[Box]] = {}
     tails: dict[tuple[str, str], str] = {}
     for key, argument in spread.items():
@@ -42,7 +43,7 @@ def spread_arguments(sketch: Sketch) -> Sketch:
         for piece, heads in by_piece.items():
             is_shared = piece != "" and len(heads) <= MAX_READERS
             for group in [heads] if is_shared else [[head] for head in heads]:
-                copy = replace(argument, key=f"{key}@{group[0]}", num_nodes=0)
+                copy = replace(argument, key=f"{key}@{group[0]}", path=paths[group[0]], num_nodes=0)
                 copies.setdefault(group[0], []).append(copy)
                 tails.update({(key, head): copy.key for head in group})
 

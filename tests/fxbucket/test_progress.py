@@ -63,4 +63,8 @@ def test_warmup_shows_what_it_compiles(capsys: pytest.CaptureFixture[str]):
     compiled = fxbucket.compile(lambda x: x + 1, sizes={"x.shape[0]": [4, 8]}, compiler="eager")
     compiled.warmup(torch.randn(4))
     lines = capsys.readouterr().err.splitlines()
-    assert lines == ["compiling x.shape[0]=4 piece_0 (1/2)", "compiling x.shape[0]=8 piece_0 (2/2)"]
+    assert lines == [
+        "compiling x.shape[0]=4 piece_0 (1/2)",
+        "compiling x.shape[0]=8 piece_0 (2/2)",
+        "compiling dynamic piece_0 (3/3)",
+    ]

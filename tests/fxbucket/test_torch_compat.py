@@ -10,19 +10,20 @@ import fxbucket
 from fxbucket import torch_compat
 from fxbucket.passes.errors import UnsupportedTorchError
 from fxbucket.passes.symbolic import fresh_environment
+from fxbucket.passes.torch_version import check_torch_version
 
 
 @pytest.mark.parametrize(
     "version", ["2.11", "2.11.0", "2.13.0+cpu", "2.14.0.dev20250101+cu130", "2.11.0a0+git1234", "3.0.0"]
 )
 def test_supported_versions_of_torch_pass(version: str):
-    torch_compat.check_torch_version(version)
+    check_torch_version(version)
 
 
 @pytest.mark.parametrize("version", ["2.10.1", "2.9.0+cu128", "1.13.1", "2.2.0a0"])
 def test_an_older_torch_is_an_error_that_names_both_versions(version: str):
     with pytest.raises(UnsupportedTorchError, match=rf"torch {version.replace('+', '.')} is too old.*2\.11.*upgrade"):
-        torch_compat.check_torch_version(version)
+        check_torch_version(version)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_every_way_in_refuses_an_older_torch_before_anything_is_made(monkeypatch
 
 
 def test_the_installed_torch_is_supported():
-    torch_compat.check_torch_version()
+    check_torch_version()
 
 
 def test_backends_of_torch_are_listed_and_found_by_name():

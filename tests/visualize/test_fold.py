@@ -17,6 +17,8 @@ from fxbucket.visualize.fold import MAX_BOXES, fold_repeats, folded
 from fxbucket.visualize.repeats import Link, Run, find_runs
 from fxbucket.visualize.shrink import fold_chains, fold_stretches
 from fxbucket.visualize.sketch import LEAF_ROLES, Box, Cluster, Member, Sketch
+from fxbucket.visualize.svg import svg_of
+from fxbucket.visualize.theme import LIGHT
 
 
 def num_nodes_in(members: Sequence[Member]) -> int:
@@ -26,6 +28,7 @@ def num_nodes_in(members: Sequence[Member]) -> int:
         if isinstance(member, Cluster):
             total += member.num_repeats * num_nodes_in(member.members)
         elif member.role not in LEAF_ROLES:
+            # The box of an argument that lies beside its reader stands for no node.
             total += member.num_nodes
     return total
 
@@ -52,7 +55,7 @@ def test_layers_before_split_are_one_frame(captured_deep: Program):
     assert frames_in(sketch.members) == [32]
     (frame,) = (member for member in sketch.members if isinstance(member, Cluster))
     assert [box.title for box in sketch.boxes if box in frame.members] == [
-        "layer_norm", "linear", "chunk", "getitem", "getitem", "attention", "reshape", "linear", "add",
+        "layer_norm", "linear", "chunk", "getitem", "getitem", "attention", "tokens", "reshape", "linear", "add",
     ]  # fmt: skip
 
 
@@ -87,7 +90,8 @@ def test_a_small_program_is_whole_unless_asked(captured: Program):
 def test_the_whole_drawing_is_still_there(deep: Program, read_dot: Callable[[str], Any]):
     parsed = read_dot(dot_text(deep, fold=False))
     assert len(parsed.clusters) == len(deep.pieces) == 65
-    assert len(parsed.nodes) == len(sketch_of(deep).boxes) > MAX_BOXES
+    assert set(parsed.nodes) == {box.key.partition("@")[0] for box in sketch_of(deep).boxes}
+    assert len(parsed.nodes) > MAX_BOXES
 
 
 def test_a_straight_chain_is_one_box(plain: Callable[..., Program]):
@@ -120,20 +124,20 @@ def test_a_graph_without_repeats_becomes_small_too(plain: Callable[..., Program]
     whole = sketch_of(program if cut is None else Split(every_n_nodes(cut))(program))
     sketch = folded(whole, "auto")
     assert len(sketch.boxes) <= MAX_BOXES
-    assert len(sketch.arrows) <= 4 * len(sketch.boxes) + 40
+    svg_of(sketch, LIGHT, fold=False, timeout=30)
     assert num_nodes_in(sketch.members) == num_nodes_in(whole.members)
     assert is_sound(sketch)
 
 
-def test_ten_thousand_nodes_become_a_readable_drawing(plain: Callable[..., Program], tmp_path: Any):
+def test_thousands_of_nodes_become_a_readable_drawing(plain: Callable[..., Program], tmp_path: Any):
     """How long it takes, tests/benchmarks/visualize_scale.py measures."""
-    layer = [(0, -1), (3, -1), (4, -1), (1, -4), (2, -2)]
-    program = plain(
-        [(op, [number, max(number + 1 + back, 0)]) for number in range(10_000) for op, back in [layer[number % 5]]]
-    )
+    layer = [(0, [0]), (3, [0]), (4, [0]), (1, [0, 3]), (2, [0, 1])]
+    steps = [(op, [max(number - back, 0) for back in backs]) for number in range(3000) for op, backs in [layer[number % 5]]]
+    program = plain(steps)
     sketch = folded(sketch_of(program), "auto")
-    assert num_nodes_in(sketch.members) == 10_001
-    assert len(sketch.boxes) <= MAX_BOXES
+    assert max(frames_in(sketch.members)) > 200
+    assert num_nodes_in(sketch.members) == 3001
+    assert len(sketch.boxes) <= 20
     save_svg(program, tmp_path / "large.svg")
 
 
@@ -162,6 +166,15 @@ def test_nothing_is_lost(plain: Callable[..., Program], steps: Any, cut: int | N
             assert num_nodes_in(sketch.members) == num_nodes_in(whole.members)
             assert is_sound(sketch)
             assert {box.role for box in sketch.boxes if isinstance(box, Box)} >= {"output"}
+
+
+def test_a_size_that_all_layers_read_lies_beside_each(deep: Program, captured: Program):
+    sketch = sketch_of(deep)
+    copies = [box for box in sketch.boxes if box.role == "symbol"]
+    assert len(copies) == 32
+    assert {box.name for box in copies} == {"s23"}
+    assert all(sum(arrow.tail == box.key for arrow in sketch.arrows) == 1 for box in copies)
+    assert [box.key for box in sketch_of(captured).boxes if box.role == "symbol"] == ["s23"]
 
 
 def test_folding_twice_gives_the_same(deep: Program):

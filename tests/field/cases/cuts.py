@@ -32,7 +32,12 @@ def size_crosses_a_cut() -> Made:
     return _Block().eval(), [(torch.randn(b, n, 4),) for b, n in ((2, 5), (3, 5), (3, 8), (2, 2))]
 
 
-@case("vllm-project/vllm#24915", "vllm-project/vllm#28533", "vllm-project/vllm#37363", splitting_ops=("aten::topk", "torch.split"))
+@case(
+    "vllm-project/vllm#24915",
+    "vllm-project/vllm#28533",
+    "vllm-project/vllm#37363",
+    splitting_ops=("aten::topk", "torch.split"),
+)
 def boundary_with_several_results() -> Made:
     """Boundary ops give tuples; one item is used twice, one never.
 
@@ -58,7 +63,13 @@ def _no_empty_piece(backend: Backend) -> None:
             assert piece.is_compiled or piece.is_boundary or piece.is_trivial, ops
 
 
-@case("vllm-project/vllm#36595", "vllm-project/vllm#28044", "vllm-project/vllm#35251", "vllm-project/vllm#36682", inspect=_no_empty_piece)
+@case(
+    "vllm-project/vllm#36595",
+    "vllm-project/vllm#28044",
+    "vllm-project/vllm#35251",
+    "vllm-project/vllm#36682",
+    inspect=_no_empty_piece,
+)
 def adjacent_boundaries() -> Made:
     """Boundaries side by side, first and last, and only an allocation between two of them.
 
@@ -112,7 +123,13 @@ def autocast_over_a_cut() -> Made:
     return _Mixed().eval(), [(torch.randn(n, 4),) for n in (3, 6, 2)]
 
 
-@case("pytorch/pytorch#90737", "pytorch/pytorch#145033", "pytorch/pytorch#93609", "Lightning-AI/lightning-thunder#2429", axis="x.shape[0]")
+@case(
+    "pytorch/pytorch#90737",
+    "pytorch/pytorch#145033",
+    "pytorch/pytorch#93609",
+    "Lightning-AI/lightning-thunder#2429",
+    axis="x.shape[0]",
+)
 def shape_changed_in_place() -> Made:
     """Ops that change a tensor's shape in place, on both sides of the boundary.
 
@@ -129,7 +146,7 @@ def shape_changed_in_place() -> Made:
     return model, [(torch.randn(n, 3),) for n in (4, 6, 3)]
 
 
-HOSTILE = 'la<b>|{"q": \'z\\n\'}\n&amp; \u2192'
+HOSTILE = "la<b>|{\"q\": 'z\\n'}\n&amp; \u2192"
 """Everything that a label of a drawing could trip over."""
 
 

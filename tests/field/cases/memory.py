@@ -61,7 +61,9 @@ def _no_compilation_for_an_offset(backend: Backend) -> None:
 OFFSETS = ((0, 8), (1, 8), (2, 8), (3, 8), (7, 8), (8, 8), (5, 12), (6, 12), (9, 12), (17, 8))
 
 
-@case("pytorch/pytorch#104563", "pytorch/pytorch#112771", "torch-spyre/torch-spyre#3770", inspect=_no_compilation_for_an_offset)
+@case(
+    "pytorch/pytorch#104563", "pytorch/pytorch#112771", "torch-spyre/torch-spyre#3770", inspect=_no_compilation_for_an_offset
+)
 def sliding_window() -> Made:
     """One shape at another storage offset each call, odd ones too.
 
