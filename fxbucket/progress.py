@@ -50,11 +50,13 @@ def watched(watcher: Watcher) -> Iterator[None]:
 def _counted(watcher: Watcher) -> Watcher:
     """Return a watcher that counts on from batch to batch: pinned sizes are one, what serves the others is the next."""
     earlier = total = 0
+    last: int | None = None
 
     def watch(step: Progress) -> None:
-        nonlocal earlier, total
-        if step.done == 0:
+        nonlocal earlier, total, last
+        if last is None or step.done <= last:
             earlier, total = total, total + step.total
+        last = step.done
         watcher(replace(step, done=earlier + step.done, total=total))
 
     return watch
