@@ -27,7 +27,7 @@ def axis_namer(axes: tuple[Axis, ...]) -> Namer:
 
     An axis whose name is not an identifier keeps its expression (``x.shape[0]``).
     """
-    names = {axis.symbol: sympy.Symbol(axis.name, integer=True) for axis in axes if axis.symbol is not None}
+    names = {symbol: sympy.Symbol(axis.name, integer=True) for axis in axes for symbol in axis.symbols}
 
     def name(size: object) -> str:
         expression = expression_of(size) if isinstance(size, SYMBOLIC_TYPES) else size
@@ -42,7 +42,7 @@ def condition_text(condition: object, axes: tuple[Axis, ...]) -> str:
     """Return a guard as Python over axis names: ``tokens % 8 == 0``."""
     if not isinstance(condition, sympy.Basic):
         return str(condition)
-    names = {axis.symbol: sympy.Symbol(axis.name, integer=True) for axis in axes if axis.symbol is not None}
+    names = {symbol: sympy.Symbol(axis.name, integer=True) for axis in axes for symbol in axis.symbols}
     return python_condition(condition.xreplace({s: names[s] for s in symbols_in(condition) if s in names}))
 
 
@@ -117,35 +117,36 @@ def node_text(node: fx.Node, name: Namer = plain_namer) -> str:
     if node.op == "placeholder":
         return f"{node.name} = input"
     if node.op == "output":
-        return f"return {_argument_text(node.args[0], name)}"
+        return f"return {argument_text(node.args[0], name)}"
     if node.op == "get_attr":
         return f"{node.name} = self.{node.target}"
-    positional = [_argument_text(argument, name) for argument in node.args]
+    positional = [argument_text(argument, name) for argument in node.args]
     if node.op == "call_method":
         head = f"{positional[0]}.{node.target}"
         positional = positional[1:]
     else:
         head = target_text(node)
-    keywords = [f"{key}={_argument_text(value, name)}" for key, value in node.kwargs.items()]
+    keywords = [f"{key}={argument_text(value, name)}" for key, value in node.kwargs.items()]
     return f"{node.name} = {head}({', '.join([*positional, *keywords])})"
 
 
-def _argument_text(argument: object, name: Namer) -> str:
+def argument_text(argument: object, name: Namer = plain_namer) -> str:
+    """Return a node's argument as code: other nodes by name, sizes by ``name``, tensors by their metadata."""
     if isinstance(argument, fx.Node):
         return argument.name
     if isinstance(argument, SYMBOLIC_TYPES):
         return name(argument)
     if isinstance(argument, torch.Size):
-        return f"Size([{', '.join(_argument_text(item, name) for item in argument)}])"
+        return f"Size([{', '.join(argument_text(item, name) for item in argument)}])"
     if isinstance(argument, tuple):
-        inner = ", ".join(_argument_text(item, name) for item in argument)
+        inner = ", ".join(argument_text(item, name) for item in argument)
         return f"({inner},)" if len(argument) == 1 else f"({inner})"
     if isinstance(argument, list):
-        return f"[{', '.join(_argument_text(item, name) for item in argument)}]"
+        return f"[{', '.join(argument_text(item, name) for item in argument)}]"
     if isinstance(argument, dict):
-        return f"{{{', '.join(f'{key!r}: {_argument_text(item, name)}' for key, item in argument.items())}}}"
+        return f"{{{', '.join(f'{key!r}: {argument_text(item, name)}' for key, item in argument.items())}}}"
     if isinstance(argument, slice):
-        return f"slice({', '.join(_argument_text(part, name) for part in (argument.start, argument.stop, argument.step))})"
+        return f"slice({', '.join(argument_text(part, name) for part in (argument.start, argument.stop, argument.step))})"
     if isinstance(argument, torch.Tensor):
         return f"<{value_text(argument, name)}>"
     return repr(argument)
