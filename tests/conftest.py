@@ -24,6 +24,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("needs a CUDA device")
 
 
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Name a test's parameter so that every worker process gives it the same name: no address, no uninitialised data."""
+    if isinstance(val, torch.Tensor) or (isinstance(val, tuple) and any(isinstance(item, torch.Tensor) for item in val)):
+        return None
+    name = getattr(val, "__qualname__", None) or str(val)
+    return None if " at 0x" in name or len(name) > 60 else name
+
+
 @pytest.fixture(autouse=True)
 def fresh_torch() -> Iterator[None]:
     """Forget what torch.compile has compiled, before and after, and seed torch.

@@ -12,7 +12,7 @@ from tests.field.runner import CUTS, MODES, run
 
 CASES = [case for module in (memory, symbols, cuts, training, types, cache) for case in cases_in(module)]
 
-each_case = pytest.mark.parametrize("case", CASES, ids=str)
+each_case = pytest.mark.parametrize("case", CASES)
 each_mode = pytest.mark.parametrize("mode", MODES)
 each_cut = pytest.mark.parametrize("cut", CUTS)
 

@@ -68,6 +68,20 @@ def test_seen_sizes_are_pinned_under_torch_compile_too(compiler: Any):
     assert compiler.count == 2
 
 
+@pytest.mark.xfail(strict=True, reason="one backend value serves every model that is given the same options object")
+def test_two_models_with_one_options_dict_are_two_models_by_name_too():
+    options = {"splitting_ops": ["aten::sigmoid"], "compiler": "eager"}
+    first, second = (
+        torch.compile(model, backend="fxbucket", options=options, dynamic=False)
+        for model in (lambda x: torch.sigmoid(x), lambda x: torch.tanh(x))
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fxbucket.FxbucketWarning)
+        first(torch.randn(4, 3))
+        with pytest.raises(RuntimeError, match=r"aten::sigmoid.*matches no node"):
+            second(torch.randn(4, 5))
+
+
 def test_a_wrong_option_by_name_reaches_the_user_in_its_own_words():
     compiled = torch.compile(lambda x: x + 1, backend="fxbucket", options={"size": [4]})
     with pytest.raises(RuntimeError, match="unknown option 'size'; did you mean 'sizes'"):

@@ -111,7 +111,6 @@ def test_places_to_cut_are_given_alone_or_in_a_list(given: Any, number: int):
         ({"passes": [Discover]}, OptionError, "Discover.*is not a pass"),
         ({"passes": ["split"]}, OptionError, "'split' is not a pass"),
     ],
-    ids=str,
 )
 def test_a_wrong_option_is_an_error_at_once_that_names_it_and_the_mend(
     options: dict[str, Any], kind: type[FxbucketError], said: str

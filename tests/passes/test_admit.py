@@ -112,7 +112,6 @@ def test_a_bucket_is_admitted_exactly_where_the_capture_is_valid(captured: Progr
 @pytest.mark.parametrize(
     ("extent", "admitted"),
     [(Range(1, 4), False), (Range(1, 5), True), (Range(60, 90), True), (Range(65, 90), False), (Range(64), True)],
-    ids=str,
 )
 def test_a_range_is_admitted_where_it_meets_the_range_of_the_capture(bounded: Program, extent: Extent, admitted: bool):
     decision = decide(bounded.capture, Bucket.of({"x.shape[0]": extent}))

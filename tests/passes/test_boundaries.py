@@ -75,7 +75,6 @@ def groups(boundary: Boundary, nodes: list[fx.Node]) -> int:
         torch.ops.aten.scaled_dot_product_attention,
         F.scaled_dot_product_attention,
     ],
-    ids=str,
 )
 def test_at_op_marks_every_call_and_nothing_else_however_the_op_is_spelled(nodes: list[fx.Node], target: Any):
     assert list(at_op(target).marks(nodes)) == named(nodes, "scaled_dot_product_attention")
@@ -88,7 +87,7 @@ def test_at_op_finds_function_and_method_of_one_op(nodes: list[fx.Node]):
     assert set(at_op("aten::sigmoid").marks(nodes)) == {*functions, *methods}
 
 
-@pytest.mark.parametrize("target", ["aten::add.Tensor", "torch.ops.aten.add.Tensor", torch.ops.aten.add.Tensor], ids=str)
+@pytest.mark.parametrize("target", ["aten::add.Tensor", "torch.ops.aten.add.Tensor", torch.ops.aten.add.Tensor])
 def test_an_overload_matches_the_operator_that_calls_it(nodes: list[fx.Node], target: Any):
     """The graph holds ``operator.add``, as the model wrote ``+``; a user knows the overload from another tool."""
     assert list(at_op(target).marks(nodes)) == named(nodes, "add")
@@ -106,7 +105,7 @@ def test_the_reason_names_the_boundary_and_the_node(nodes: list[fx.Node]):
     assert "aten::gelu" in str(mark.reason)
 
 
-@pytest.mark.parametrize("pattern", [Attention, "Attention", "layers.*.attention"], ids=str)
+@pytest.mark.parametrize("pattern", [Attention, "Attention", "layers.*.attention"])
 def test_at_module_marks_each_call_of_a_module_as_one_compiled_piece(nodes: list[fx.Node], pattern: Any):
     marks = at_module(pattern).marks(nodes)
     assert set(marks) == {node for node in nodes if any("attention" in path for _, (path, _) in module_stack(node))}
@@ -184,7 +183,6 @@ def test_or_and_and_print_unlike_each_other_when_nested():
         (at_op("aten::gelu") & at_op("aten::sigmoid"), "none in common; use `|`"),
         (at_op("aten::gelu") | at_op("aten::geluu"), "'aten::gelu'"),
     ],
-    ids=str,
 )
 def test_a_boundary_that_matches_nothing_is_an_error_that_names_it_and_the_nearest(
     nodes: list[fx.Node], boundary: Boundary, said: str

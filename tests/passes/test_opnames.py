@@ -53,13 +53,13 @@ SIGMOID_SPELLINGS = [
 ]
 
 
-@pytest.mark.parametrize("target", SIGMOID_CALLS, ids=str)
-@pytest.mark.parametrize("spelling", SIGMOID_SPELLINGS, ids=str)
+@pytest.mark.parametrize("target", SIGMOID_CALLS)
+@pytest.mark.parametrize("spelling", SIGMOID_SPELLINGS)
 def test_every_spelling_of_an_op_of_torch_matches_every_way_to_call_it(spelling: Any, target: Any):
     assert matches(spelling, target)
 
 
-@pytest.mark.parametrize("spelling", SIGMOID_SPELLINGS, ids=str)
+@pytest.mark.parametrize("spelling", SIGMOID_SPELLINGS)
 def test_no_spelling_of_one_op_matches_another(spelling: Any):
     others = [torch.tanh, "tanh", torch.ops.aten.tanh.default, operator.add, "sigmoid_", F.logsigmoid]
     assert [other for other in others if matches(spelling, other)] == []
@@ -74,7 +74,6 @@ def test_no_spelling_of_one_op_matches_another(spelling: Any):
         F.scaled_dot_product_attention,
         torch.ops.aten.scaled_dot_product_attention.default,
     ],
-    ids=str,
 )
 @pytest.mark.parametrize("target", [F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default])
 def test_attention_is_found_by_both_its_names(spelling: Any, target: Any):
@@ -143,7 +142,6 @@ def test_a_python_path_matches_the_function_that_it_leads_to(target: Callable[..
         torch.ops.fxbucket_test.scale.default,
         scale,
     ],
-    ids=str,
 )
 @pytest.mark.parametrize("target", [torch.ops.fxbucket_test.scale.default, torch.ops.fxbucket_test.scale])
 def test_a_custom_op_is_found_by_every_name_and_by_its_own_object(spelling: Any, target: Any):
@@ -166,7 +164,7 @@ def test_a_function_outside_torch_is_found_by_its_path_and_by_itself():
     assert not matches("json.loads", json.dumps)
 
 
-@pytest.mark.parametrize("spelling", ["pickle.dumps", pickle.dumps], ids=str)
+@pytest.mark.parametrize("spelling", ["pickle.dumps", pickle.dumps])
 def test_a_function_of_the_same_name_in_another_library_is_another_function(spelling: Any):
     assert not matches(spelling, json.dumps)
 

@@ -71,7 +71,7 @@ def without_gradients(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return y * 2, x * y
 
 
-@pytest.mark.parametrize("boundary", [BOUNDARY, every_n_nodes(1), every_n_nodes(2)], ids=str)
+@pytest.mark.parametrize("boundary", [BOUNDARY, every_n_nodes(1), every_n_nodes(2)])
 def test_a_piece_in_a_no_grad_region_records_no_gradient_and_leaves_grad_mode_as_it_was(
     run: Callable[..., Any], boundary: Any
 ):

@@ -102,7 +102,6 @@ def test_a_piece_prints_its_kind_its_reason_and_its_code(split: Program):
         (None, ""),
         ("text", "str"),
     ],
-    ids=str,
 )
 def test_a_value_is_written_short(value: object, text: str):
     assert value_text(value) == text

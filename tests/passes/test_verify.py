@@ -164,7 +164,6 @@ def fakes(*makes: Callable[[], Any]) -> list[Any]:
         (torch.empty(2, dtype=torch.int8), torch.empty(2), ["dtype"]),
         (torch.empty(2), torch.empty(3), ["shape"]),
     ],
-    ids=repr,
 )
 def test_differences_are_those_that_mean_something(written: Any, derived: Any, fields: list[str]):
     """A stride of a dimension with fewer than two rows means nothing, and a list is as good as a tuple."""
