@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter, Signature
 from typing import Any, Literal
 
@@ -25,12 +25,27 @@ class Reading:
         root: the argument that it starts from.
         path: how to get from there to the tensor or the int: items and attributes.
         dim: the tensor's dimension, or ``None`` where the path leads to an int.
+        keywords: the name under which the model takes other keyword arguments (``**kwargs``).
     """
 
     expression: str
     root: str
     path: tuple[Segment, ...]
     dim: int | None
+    keywords: str = "kwargs"
+
+    def resolved(self, arguments: Mapping[str, Any]) -> Reading:
+        """Return the reading with items counted from the front, as torch writes them; unchanged where it cannot be read."""
+        value = arguments.get(self.root)
+        path: list[Segment] = []
+        for kind, key in self.path:
+            counted = kind == "item" and isinstance(key, int) and key < 0 and isinstance(value, Sequence)
+            path.append((kind, key + len(value) if counted and isinstance(value, Sequence) else key))
+            try:
+                value = value[key] if kind == "item" else getattr(value, key)  # type: ignore[index]
+            except (KeyError, IndexError, AttributeError, TypeError):
+                return self
+        return replace(self, path=tuple(path))
 
     def owner(self, arguments: Mapping[str, Any]) -> Any:
         """Return the tensor (or the int) that the expression reads in a call.
@@ -84,7 +99,7 @@ class Reading:
         if self.dim is not None:
             dim = self.dim if self.dim >= 0 else self.dim + (num_dims or 0)
             size = f".size()[{dim}]"
-        roots = (f"L[{self.root!r}]", f"L['kwargs'][{self.root!r}]")
+        roots = (f"L[{self.root!r}]", f"L[{self.keywords!r}][{self.root!r}]")
         return tuple(f"{root}{steps}{size}" for root in roots)
 
 

@@ -26,7 +26,7 @@ from fxbucket.passes.program import Program
 from fxbucket.passes.split import Split
 from fxbucket.passes.symbolic import SYMBOLIC_TYPES
 from fxbucket.passes.torch_version import check_torch_version
-from fxbucket.torch_compat import tracing_shape_env
+from fxbucket.torch_compat import current_frame, tracing_shape_env
 
 
 def default_pipeline(options: Options, missing: Any = "error") -> Pipeline:
@@ -60,16 +60,18 @@ class Backend:
     def __call__(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Take a graph from Dynamo and return what runs it."""
         call = current_call()
-        arguments = call.arguments if call is not None and call.specs is self.options.specs else None
-        program = program_of(module, tracing_shape_env(), self.options.specs, arguments)
-        if arguments is None:
+        if call is not None and call.specs is self.options.specs:
+            program = program_of(module, tracing_shape_env(), call.located, call.arguments)
+        else:
+            program = program_of(module, tracing_shape_env(), self.options.specs, None)
             self._check_axes(program.capture)
         self._warn_of_unnamed(program.capture)
         if program.capture.refusal:
             prepared = program
         else:
             # A boundary may be in one graph of a model and not in the next; the first graph must hold it.
-            first = not self.dispatchers and not program.capture.is_fragment
+            partial = program.capture.is_fragment or program.capture.is_continuation
+            first = not self.dispatchers and not partial
             prepared = default_pipeline(self.options, "error" if first else "ignore")(program)
         dispatcher = Dispatcher(prepared, self.options, self._compiler)
         if self.options.compile_when == "first_call":
@@ -88,7 +90,7 @@ class Backend:
 
     def _check_axes(self, capture: Capture) -> None:
         """Raise :class:`AxisError` where the first graph holds none of an axis's expressions."""
-        if self.dispatchers or capture.is_fragment:
+        if self.dispatchers or capture.is_fragment or capture.is_continuation:
             return
         names = {axis.name for axis in capture.axes}
         for spec in self.options.specs:
@@ -105,7 +107,10 @@ class Backend:
         now = _fixed_sizes(capture, self.options.specs)
         for dispatcher in self.dispatchers:
             for place, size in _fixed_sizes(dispatcher.program.capture, self.options.specs).items():
-                if place in now and now[place] != size and place not in named and place not in self._warned:
+                if place not in now or place in named or place in self._warned or now[place] == size:
+                    continue
+                # Sizes 0 and 1 are captured on their own, named or not.
+                if min(size, now[place]) >= 2:
                     self._warned.add(place)
                     warnings.warn(
                         f"{place} changed from {size} to {now[place]} and was not named as an axis, so the model was "
@@ -150,7 +155,7 @@ def backend(**options: Any) -> Backend:
     return Backend(Options.of(options))
 
 
-_named_backends: OrderedDict[int, tuple[Mapping[str, Any], Backend]] = OrderedDict()
+_named_backends: OrderedDict[tuple[int, int | None], tuple[Mapping[str, Any], Backend]] = OrderedDict()
 _MAX_NAMED = 64
 
 
@@ -159,13 +164,14 @@ def dynamo_backend(
 ) -> Callable[..., Any]:
     """Serve ``torch.compile(model, backend="fxbucket", options={...})``.
 
-    torch passes the same ``options`` for each graph of one compiled model; its graphs share one backend value, so that a
-    later graph may lack a boundary that the first one held. For ``explain()``, give ``backend=fxbucket.backend(...)``.
+    Captures of one function share one backend value, so that a later one may lack a boundary that the first one held. For
+    ``explain()``, give ``backend=fxbucket.backend(...)``.
     """
     given = options if options is not None else {}
-    held = _named_backends.pop(id(given), None)
+    key = (id(given), current_frame())
+    held = _named_backends.pop(key, None)
     serving = held[1] if held is not None and held[0] is given else backend(**given)
-    _named_backends[id(given)] = (given, serving)
+    _named_backends[key] = (given, serving)
     if len(_named_backends) > _MAX_NAMED:
         _named_backends.popitem(last=False)
     return serving(module, example_inputs)

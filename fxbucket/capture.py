@@ -125,6 +125,10 @@ class _Places:
             for source in reading.sources(num_dims):
                 if source in self._by_source and self._fits(source, num_dims, reading):
                     return self._by_source[source]
+        if reading.dim is None and self._arguments is not None:
+            # The capture took the int for a constant (or has no use for it): it is valid for this value.
+            value = _owner(reading, self._arguments)
+            return value if type(value) is int else None
         return None
 
     def _fits(self, source: str, num_dims: int, reading: Reading) -> bool:
@@ -258,7 +262,7 @@ def capture(
             reading.read(call.arguments)
 
     def backend(module: fx.GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
-        raise _Captured(program_of(module, tracing_shape_env(), specs, call.arguments))
+        raise _Captured(program_of(module, tracing_shape_env(), call.located, call.arguments))
 
     compiled = torch.compile(frame.function, backend=backend, dynamic=False, fullgraph=True)
     try:

@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -67,6 +67,19 @@ class Call:
         if self._arguments is None:
             self._arguments = bound_arguments(self.signature, self.args, self.kwargs)
         return self._arguments
+
+    @property
+    def located(self) -> tuple[AxisSpec, ...]:
+        """The axes with their readings as torch writes them for this call."""
+        kinds = self.signature.parameters.values()
+        keywords = next((kind.name for kind in kinds if kind.kind is inspect.Parameter.VAR_KEYWORD), "kwargs")
+        return tuple(
+            replace(
+                spec,
+                readings=tuple(replace(held, keywords=keywords).resolved(self.arguments) for held in spec.readings),
+            )
+            for spec in self.specs
+        )
 
 
 class CallFrame:
@@ -162,7 +175,7 @@ def _mark() -> None:
     if call is None:
         return
     int_sources: list[str] = []
-    for spec in call.specs:
+    for spec in call.located:
         for reading in spec.readings:
             try:
                 owner = reading.owner(call.arguments)

@@ -29,6 +29,14 @@ def tracing_shape_env() -> ShapeEnv | None:
     return mode.shape_env if mode is not None else None
 
 
+def current_frame() -> int | None:
+    """Return a number for the function that is being captured; stands for ``torch._guards.CompileContext``."""
+    from torch._guards import CompileContext
+
+    identity = CompileContext.current_compile_id()
+    return identity.frame_id if identity is not None else None
+
+
 @contextlib.contextmanager
 def compiling_under(mode: FakeTensorMode) -> Iterator[None]:
     """Let a compiler see ``mode`` as the capture that it compiles for, apart from any capture in progress.

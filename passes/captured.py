@@ -118,6 +118,11 @@ class Capture:
     refusal: str = ""
 
     @property
+    def is_continuation(self) -> bool:
+        """Whether this graph goes on where another one of the same call stopped."""
+        return any(placeholder.source.startswith("L['___") for placeholder in self.placeholders)
+
+    @property
     def grad_enabled(self) -> bool:
         """Whether gradients were recorded when it was captured."""
         return self.ambient.grad_enabled

@@ -68,7 +68,6 @@ def test_seen_sizes_are_pinned_under_torch_compile_too(compiler: Any):
     assert compiler.count == 2
 
 
-@pytest.mark.xfail(strict=True, reason="one backend value serves every model that is given the same options object")
 def test_two_models_with_one_options_dict_are_two_models_by_name_too():
     options = {"splitting_ops": ["aten::sigmoid"], "compiler": "eager"}
     first, second = (

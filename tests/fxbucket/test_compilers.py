@@ -159,12 +159,12 @@ def test_a_failed_compilation_reaches_the_caller_and_may_succeed_later(compile_w
 
 
 def test_inductor_compiles_a_static_piece_with_its_options():
-    def attention(x: torch.Tensor) -> torch.Tensor:
-        return torch.softmax(x @ x.t(), dim=-1) @ x
+    def small(x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(x) + 1
 
     program = Pipeline([Split(), Concretize({"x.shape[0]": 8})])(
-        fxbucket.capture(attention, torch.randn(4, 4), dynamic=["x.shape[0]"])
+        fxbucket.capture(small, torch.randn(4, 4), dynamic=["x.shape[0]"])
     )
     x = torch.randn(8, 4)
     compiled = compile_piece(program.pieces[0], program, compiler_for("inductor", {"max_autotune": False}))
-    torch.testing.assert_close(compiled(x)[0], attention(x))
+    torch.testing.assert_close(compiled(x)[0], small(x))

@@ -170,8 +170,8 @@ def hostile_labels() -> Made:
 
     def model(x: torch.Tensor) -> torch.Tensor:
         y = torch.ops.fxbucket_field.tag(torch.einsum("ab,cb->ac", x, x), HOSTILE)
-        for i in range(60):
-            y = torch.sigmoid(y) + i if i % 20 == 0 else y * 0.5 + 0.1
+        for i in range(12):
+            y = torch.sigmoid(y) + i if i % 4 == 0 else y * 0.5 + 0.1
         return y
 
     return model, [(torch.randn(n, 3),) for n in (3, 5)]
