@@ -27,6 +27,7 @@ class Case:
         fault: the fault and what is right, for people.
         sources: where it was met: ``owner/repository#number``.
         axis: one size that varies, by the expression that reads it.
+        also: other expressions that read sizes which vary, where all are named by the user.
         splitting_ops: where the fault needs a cut.
         tolerance: relative and absolute, for compilers that may order arithmetic anew; the eager one must give equal bits.
         unbacked: whether sizes that only the data decides must be captured.
@@ -41,6 +42,7 @@ class Case:
     fault: str
     sources: tuple[str, ...] = ()
     axis: str = "x.shape[0]"
+    also: tuple[str, ...] = ()
     splitting_ops: tuple[object, ...] = ("aten::sigmoid",)
     tolerance: float = 1e-5
     unbacked: bool = False

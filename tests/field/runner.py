@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -19,6 +20,8 @@ from fxbucket.passes import every_n_nodes
 from tests.equality import assert_equals_eager, assert_same_tree
 from tests.field.case import Case, Model, Wrap
 
+Ways = Sequence[tuple[Any, ...]]
+
 MODES = ("seen", "one_axis", "none")
 """What is pinned: every combination of sizes, one axis at its size in the first call, or nothing."""
 
@@ -26,11 +29,32 @@ CUTS = ("at_ops", "every_node", "uncut")
 """Where the graph is cut: where the case wants it, at every node, or nowhere."""
 
 
+def spread(cases: Sequence[Case], ways: Ways, share: int) -> list[Any]:
+    """Return every case with every way, as parameters of a test, all but a share of them marked ``slow``.
+
+    Args:
+        cases: what is run.
+        ways: how it is run.
+        share: how many ways of each case run always. They differ from case to case, so that each way is taken by as many.
+    """
+    found = []
+    for number, case in enumerate(cases):
+        chosen = {(number * (len(ways) // 2) + step * len(ways) // share) % len(ways) for step in range(share)}
+        for index, way in enumerate(ways):
+            marks = [] if index in chosen else [pytest.mark.slow]
+            found.append(pytest.param(case, *way, marks=marks, id="-".join([case.name, *way])))
+    return found
+
+
 def backend_for(case: Case, mode: str, cut: str, compiler: str) -> Backend:
     """Return the backend that compiles a case one way."""
-    boundaries = {"at_ops": case.splitting_ops, "every_node": (every_n_nodes(1),), "uncut": ()}[cut]
     sizes: Any = {"seen": "seen", "one_axis": {case.axis: [_first_size(case)]}, "none": {}}[mode]
-    return fxbucket.backend(sizes=sizes, splitting_ops=boundaries, compiler=compiler)
+    return fxbucket.backend(sizes=sizes, splitting_ops=boundaries(case, cut), compiler=compiler)
+
+
+def boundaries(case: Case, cut: str) -> tuple[object, ...]:
+    """Return where a case is cut."""
+    return {"at_ops": case.splitting_ops, "every_node": (every_n_nodes(1),), "uncut": ()}[cut]
 
 
 def _first_size(case: Case) -> int:

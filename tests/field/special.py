@@ -144,13 +144,13 @@ class Normalised(nn.Module):
         return torch.sigmoid(self.linear(self.norm(x)))
 
 
-@special(rows)
+@special(rows, sizes=(4, 6, 5, 4))
 def running_statistics() -> Model:
-    """Buffers are written by the op itself, and count as many calls as there were; one row is an error."""
+    """Buffers are written by the op itself, and one counts the calls."""
     return Normalised()
 
 
-@special(lambda n: torch.zeros(16, 4), rows, torch.arange, sizes=(4, 6, 5, 4, 1), axis="x.shape[0]")
+@special(lambda n: torch.zeros(16, 4), rows, torch.arange, sizes=(4, 6, 5, 4, 1), also=("positions.shape[0]",))
 def key_value_cache() -> Model:
     """A cache that outlives the call is written by index and through a view."""
 
@@ -359,7 +359,7 @@ def expanded() -> Model:
     return model
 
 
-@special(lambda n: r(n, 3, 4, 5).to(memory_format=torch.channels_last), sizes=(4, 6, 5, 4))
+@special(lambda n: r(n, 3, 4, 5).to(memory_format=torch.channels_last), sizes=(4, 6, 5, 4), axis="input.shape[0]")
 def pooled_images() -> Model:
     """channels_last goes through a convolution, a cut and a pooling."""
     return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Sigmoid(), nn.AvgPool2d(2)).to(memory_format=torch.channels_last)
@@ -378,7 +378,7 @@ def parameter_as_argument() -> Model:
     return model
 
 
-@special(lambda n: r(n, 4).t())
+@special(lambda n: r(n, 4).t(), axis="x.shape[1]")
 def transposed() -> Model:
     """The axis is the one with stride 1."""
 
@@ -389,15 +389,12 @@ def transposed() -> Model:
     return model
 
 
-transposed = Case(**{**vars(transposed), "axis": "x.shape[1]"})
-
-
 def _two_windows(n: int, step: int) -> list[torch.Tensor]:
     buffer = torch.arange(24.0)
     return [buffer[:n], buffer[step : step + n]]
 
 
-@special(lambda n: _two_windows(n, 12), axis="pair[0].shape[0]")
+@special(lambda n: _two_windows(n, 12), axis="pair[0].shape[0]", also=("pair[1].shape[0]",))
 def windows_apart() -> Model:
     """Two windows of one buffer that do not meet; one is written to."""
 
@@ -408,7 +405,7 @@ def windows_apart() -> Model:
     return model
 
 
-@special(lambda n: _two_windows(n, 2), axis="pair[0].shape[0]")
+@special(lambda n: _two_windows(n, 2), axis="pair[0].shape[0]", also=("pair[1].shape[0]",))
 def windows_that_meet() -> Model:
     """Two windows that share elements, and nothing is written."""
 
@@ -421,6 +418,7 @@ def windows_that_meet() -> Model:
 @special(
     lambda n: _two_windows(n, 2),
     axis="pair[0].shape[0]",
+    also=("pair[1].shape[0]",),
     sizes=(4, 6, 5, 4),
     warns="an argument that it writes to shares memory",
 )

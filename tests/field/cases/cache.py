@@ -19,7 +19,7 @@ class _Configured(nn.Module):
         return wide.cumsum(1) * self.scale + torch.tensor([1.0, 2.0])[self.repeats % 2]
 
 
-CONFIGURATIONS = ((7, 1.0), (9, 1.0), (7, 5.0), (9, 2.0), (7, 1.0))
+CONFIGURATIONS = ((7, 1.0), (9, 1.0), (7, 5.0))
 
 
 def _configurations_do_not_mix(wrap: Wrap) -> None:
