@@ -116,7 +116,11 @@ class Dispatcher:
                 self.dynamic.append(Entry(Bucket(), {}))
                 waiting.append(self.dynamic[0])
             for done, entry in enumerate(waiting):
-                self._compile(entry, done, len(waiting))
+                try:
+                    self._compile(entry, done, len(waiting))
+                except SizeError as error:
+                    # What goes with these sizes does not follow from the calls seen so far: its own first call tells.
+                    entry.note = str(error)
 
     def _prepare(self) -> Emitted:
         """Return the look-up in front of the buckets; their functions come as they are compiled."""
@@ -147,6 +151,8 @@ class Dispatcher:
         def first_call(*args: Any) -> Any:
             with self._lock:
                 if entry.emitted is None:
+                    # What the entry leaves open is best tried at the sizes that do occur beside it.
+                    entry.hints = self._sizes(args)
                     self._compile(entry, 0, 1)
             return table[key](*args)
 
@@ -172,7 +178,7 @@ class Dispatcher:
                     finished = done * len(compiled) + compiled.index(piece)
                     report(Progress(str(entry.bucket), piece.name, finished, total * len(compiled)))
                 calls.append(compile_piece(piece, program, self._compiler))
-            entry.program = program
+            entry.program, entry.note = program, ""
             entry.conditions = compile_conditions(program)
             entry.emitted = bucket_function(
                 program, calls, entry.conditions, self._refused, entry.counter, hand_on(self.program)

@@ -87,6 +87,38 @@ def broken_guard(capture: Capture, binding: Mapping[sympy.Symbol, Number]) -> st
     return ""
 
 
+def hints_beside(
+    capture: Capture, binding: Mapping[sympy.Symbol, Number], hints: Mapping[sympy.Symbol, Number]
+) -> dict[sympy.Symbol, Number]:
+    """Return values for the symbols that a binding leaves open, which go with it under every guard of the capture.
+
+    Args:
+        capture: where the symbols belong.
+        binding: the numbers that are settled.
+        hints: values from some call; where ``s3 == s1*s2`` fails beside the binding, ``s3`` is computed anew.
+
+    Raises:
+        SizeError: no such values follow from these; a call with the binding's sizes would show some.
+    """
+    values = {symbol: hint for symbol, hint in {**capture.hints, **hints}.items() if symbol not in binding}
+    for _ in range(len(values) + 1):
+        wrong = [guard for guard in capture.guards if holds(guard.condition, {**values, **binding}) is False]
+        if not wrong:
+            return values
+        for guard in wrong:
+            condition = guard.condition
+            if not isinstance(condition, sympy.Eq):
+                continue
+            for target, expression in ((condition.lhs, condition.rhs), (condition.rhs, condition.lhs)):
+                if target in values and target not in symbols_in(expression):
+                    found = substitute(expression, {**values, **binding})
+                    if isinstance(found, int) and found in capture.ranges[target]:
+                        values[target] = found
+                        break
+    broken = condition_text(wrong[0].condition, capture.axes)
+    raise SizeError(f"the sizes seen so far do not go with {binding}: the capture needs {broken}; name the other axes too.")
+
+
 def decide(capture: Capture, bucket: Bucket) -> Decision:
     """Return whether a bucket may be compiled for a capture, and if not which condition it breaks."""
     try:

@@ -10,7 +10,7 @@ import sympy
 import torch
 from torch import fx
 
-from fxbucket.passes.admit import binding_for, broken_guard
+from fxbucket.passes.admit import binding_for, broken_guard, hints_beside
 from fxbucket.passes.buckets import Bucket
 from fxbucket.passes.captured import value_of
 from fxbucket.passes.errors import PassError, PreconditionError, SizeError
@@ -171,7 +171,7 @@ class Concretize(BasePass):
 
         env, mode = fresh_environment()
         values: dict[sympy.Symbol, object] = dict(binding)
-        hints = {**capture.hints, **self.hints}
+        hints = hints_beside(capture, binding, self.hints)
         for symbol, bounds in capture.ranges.items():
             if symbol not in values:
                 values[symbol] = adopt_symbol(env, symbol, hints[symbol], bounds)
@@ -183,7 +183,9 @@ class Concretize(BasePass):
             values[symbol] = adopt_symbol(env, symbol, None, bounds)
         pieces, outputs = rebuild(program, MetadataMapper(values, mode, env))
         named = {name if name in capture.unseen else capture.axis(name).name: size for name, size in sizes.items()}
-        done = replace(program, pieces=pieces, outputs=outputs, binding=binding, bucket=bucket or Bucket.of(named))
+        done = replace(
+            program, pieces=pieces, outputs=outputs, binding=binding, hints=hints, bucket=bucket or Bucket.of(named)
+        )
         kept = [Finding(axis.name, "kept symbolic") for axis in open_axes]
         return done.with_findings(*kept)
 

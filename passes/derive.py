@@ -53,7 +53,7 @@ def derive(program: Program) -> tuple[Derived, ...]:
     """
     env, mode = fresh_environment()
     symbols: dict[sympy.Symbol, object] = dict(program.binding)
-    hints = program.capture.hints
+    hints = {**program.capture.hints, **program.hints}
     for symbol, bounds in program.capture.ranges.items():
         if symbol not in symbols:
             symbols[symbol] = adopt_symbol(env, symbol, hints[symbol], bounds)

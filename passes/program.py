@@ -179,6 +179,7 @@ class Program:
         decisions: which buckets may be compiled; empty before Admit.
         bucket: the bucket that the pieces were made concrete for; ``None`` before Concretize.
         binding: symbol → number for that bucket.
+        hints: the values at which the symbols that are still open are tried, where not those of the capture.
         findings: what the last pass noticed; the pipeline moves them into the trail.
         trail: every step that made the program.
     """
@@ -190,6 +191,7 @@ class Program:
     decisions: tuple[Decision, ...] = ()
     bucket: Bucket | None = None
     binding: Mapping[sympy.Symbol, Number] = field(default_factory=dict)
+    hints: Mapping[sympy.Symbol, Number] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     trail: tuple[Step, ...] = ()
 

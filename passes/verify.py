@@ -114,7 +114,7 @@ class Verify(BasePass):
         found: list[Difference] = []
         findings: list[Finding] = []
         results = derive(program)
-        hints = {**program.capture.hints, **program.binding}
+        hints = {**program.capture.hints, **program.hints, **program.binding}
         for piece, result in zip(program.pieces, results, strict=False):
             for node in piece.module.graph.nodes:
                 values = result.at_start if node.op == "placeholder" else result.values

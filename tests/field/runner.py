@@ -39,7 +39,7 @@ def spread(cases: Sequence[Case], ways: Ways, share: int) -> list[Any]:
     """
     found = []
     for number, case in enumerate(cases):
-        chosen = {(number * (len(ways) // 2) + step * len(ways) // share) % len(ways) for step in range(share)}
+        chosen = {(step * len(ways) // share - number) % len(ways) for step in range(share)}
         for index, way in enumerate(ways):
             marks = [] if index in chosen else [pytest.mark.slow]
             found.append(pytest.param(case, *way, marks=marks, id="-".join([case.name, *way])))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import fxbucket
 from fxbucket.passes import Admit, Bucket, Program
-from fxbucket.passes.admit import binding_for, broken_guard, decide
+from fxbucket.passes.admit import binding_for, broken_guard, decide, hints_beside
 from fxbucket.passes.buckets import Extent, Range
 from fxbucket.passes.errors import AxisError, SizeError
 
@@ -155,3 +155,18 @@ def test_admit_is_pure_and_repeatable(captured: Program):
     assert Admit(buckets)(captured) == Admit(buckets)(captured)
     assert captured.decisions == ()
     assert str(captured) == before
+
+
+def test_hints_of_open_sizes_are_made_to_go_with_what_is_pinned():
+    def model(x: torch.Tensor, k: int, bias: torch.Tensor) -> torch.Tensor:
+        return x.repeat(k) + bias
+
+    program = fxbucket.capture(
+        model, torch.ones(6), 2, torch.ones(12), axes={"rows": "x.shape[0]", "k": "k", "wide": "bias.shape[0]"}
+    )
+    capture = program.capture
+    rows, k, wide = (capture.axis(name).symbol for name in ("rows", "k", "wide"))
+    assert hints_beside(capture, {rows: 4}, {})[wide] == 8
+    assert hints_beside(capture, {rows: 4}, {k: 3})[wide] == 12
+    with pytest.raises(SizeError, match="name the other axes too"):
+        hints_beside(capture, {rows: 4, wide: 12}, {})
