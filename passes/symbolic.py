@@ -130,6 +130,9 @@ def evaluate(expression: Expression, values: Mapping[sympy.Symbol, object]) -> N
     result = sympy_interp(PythonReferenceAnalysis, dict(values), plain)
     if isinstance(result, sympy.Basic):
         result = _plain(result)
+    if isinstance(result, float) and plain.is_integer and result.is_integer():
+        # sympy folds some quotients of ints into a power of -1, whose Python value is a float.
+        result = int(result)
     return result  # type: ignore[no-any-return]
 
 
