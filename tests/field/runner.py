@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,19 +31,25 @@ CUTS = ("at_ops", "every_node", "uncut")
 """Where the graph is cut: where the case wants it, at every node, or nowhere."""
 
 
-def spread(cases: Sequence[Case], ways: Ways, share: int) -> list[Any]:
-    """Return every case with every way, as parameters of a test, all but a share of them marked ``slow``.
+LONG = pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "long", reason="runs with HYPOTHESIS_PROFILE=long")
+"""Takes too long for every day."""
+
+
+def spread(cases: Sequence[Case], always: Ways, share: int, others: Ways, mark: pytest.MarkDecorator) -> list[Any]:
+    """Return every case with every way, as parameters of a test.
 
     Args:
         cases: what is run.
-        ways: how it is run.
-        share: how many ways of each case run always. They differ from case to case, so that each way is taken by as many.
+        always: ways that are taken in turn.
+        share: how many of these each case takes: the next ones, so that each way is taken by as many cases.
+        others: the rest of the ways.
+        mark: the mark of what is not taken.
     """
     found = []
     for number, case in enumerate(cases):
-        chosen = {(step * len(ways) // share - number) % len(ways) for step in range(share)}
-        for index, way in enumerate(ways):
-            marks = [] if index in chosen else [pytest.mark.slow]
+        taken = {(number * share + step) % len(always) for step in range(share)}
+        for index, way in enumerate([*always, *others]):
+            marks = [] if index in taken else [mark]
             found.append(pytest.param(case, *way, marks=marks, id="-".join([case.name, *way])))
     return found
 

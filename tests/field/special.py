@@ -11,10 +11,10 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.field.case import Case, Model
 
-SIZES = (4, 6, 5, 4, 1, 0)
-"""The first two are pinned; 1 and 0 are captured on their own."""
+PINNED = 4
 
-PINNED = SIZES[:2]
+SIZES = (PINNED, 6, PINNED, 1, 0)
+"""1 and 0 are captured on their own."""
 
 r = torch.randn
 
@@ -41,7 +41,7 @@ def trained_rows(n: int) -> torch.Tensor:
     return r(n, 4, requires_grad=True)
 
 
-@special(rows, sizes=(4, 6, 5, 4))
+@special(rows, sizes=SIZES[:-2])
 def shapes_that_change_in_place() -> Model:
     """Each op after a change of shape sees the new one, across cuts too."""
 
@@ -144,13 +144,13 @@ class Normalised(nn.Module):
         return torch.sigmoid(self.linear(self.norm(x)))
 
 
-@special(rows, sizes=(4, 6, 5, 4))
+@special(rows, sizes=SIZES[:-2])
 def running_statistics() -> Model:
     """Buffers are written by the op itself, and one counts the calls."""
     return Normalised()
 
 
-@special(lambda n: torch.zeros(16, 4), rows, torch.arange, sizes=(4, 6, 5, 4, 1), also=("positions.shape[0]",))
+@special(lambda n: torch.zeros(16, 4), rows, torch.arange, sizes=SIZES[:-1], also=("positions.shape[0]",))
 def key_value_cache() -> Model:
     """A cache that outlives the call is written by index and through a view."""
 
@@ -174,7 +174,7 @@ def complex_views() -> Model:
     return model
 
 
-@special(rows, sizes=(4, 6, 5, 4))
+@special(rows, sizes=SIZES[:-2])
 def lists_of_tensors() -> Model:
     """How many tensors an op gives depends on the size."""
 
@@ -219,7 +219,7 @@ def random_numbers() -> Model:
     return model
 
 
-@special(rows, sizes=(4, 6, 5, 4, 1))
+@special(rows, sizes=SIZES[:-1])
 def assignment_by_index() -> Model:
     """Writes through slices, before and after a read in another piece."""
 
@@ -233,7 +233,7 @@ def assignment_by_index() -> Model:
     return model
 
 
-@special(trained_rows, sizes=(4, 6, 5, 4, 1))
+@special(trained_rows, sizes=SIZES[:-1])
 def writes_with_gradients() -> Model:
     """Gradients flow through values that are written to."""
 
@@ -316,7 +316,7 @@ def infinite_constants() -> Model:
     return model
 
 
-@special(rows, sizes=(4, 6, 5, 4, 1))
+@special(rows, sizes=SIZES[:-1])
 def floats_of_sizes() -> Model:
     """A size under a root and a quotient of sizes: floats of the program, not of the data."""
 
@@ -359,7 +359,7 @@ def expanded() -> Model:
     return model
 
 
-@special(lambda n: r(n, 3, 4, 5).to(memory_format=torch.channels_last), sizes=(4, 6, 5, 4), axis="input.shape[0]")
+@special(lambda n: r(n, 3, 4, 5).to(memory_format=torch.channels_last), sizes=SIZES[:-2], axis="input.shape[0]")
 def pooled_images() -> Model:
     """channels_last goes through a convolution, a cut and a pooling."""
     return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.Sigmoid(), nn.AvgPool2d(2)).to(memory_format=torch.channels_last)
@@ -419,7 +419,7 @@ def windows_that_meet() -> Model:
     lambda n: _two_windows(n, 2),
     axis="pair[0].shape[0]",
     also=("pair[1].shape[0]",),
-    sizes=(4, 6, 5, 4),
+    sizes=SIZES[:-2],
     warns="an argument that it writes to shares memory",
 )
 def windows_that_meet_and_a_write() -> Model:

@@ -2,50 +2,45 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-
 import pytest
 
 from tests.field.case import Case, cases_in
 from tests.field.cases import cache, cuts, memory, symbols, training, types
-from tests.field.runner import CUTS, MODES, run, spread
+from tests.field.runner import CUTS, LONG, MODES, run, spread
 
 CASES = [case for module in (memory, symbols, cuts, training, types, cache) for case in cases_in(module)]
 
-WAYS = list(itertools.product(MODES, CUTS))
+WAYS = [(MODES[index], CUTS[(index + shift) % len(CUTS)]) for shift in range(len(CUTS)) for index in range(len(MODES))]
+"""Every mode with every cut; each three in a row hold each mode and each cut."""
 
-each_case = pytest.mark.parametrize("case", CASES, ids=str)
-each_mode = pytest.mark.parametrize("mode", MODES)
-each_cut = pytest.mark.parametrize("cut", CUTS)
+SLOW = pytest.mark.slow
+FEW_PIECES = [way for way in WAYS if "every_node" not in way]
+MANY_PIECES = [way for way in WAYS if "every_node" in way]
 
 
 def test_names_are_unique():
     assert len({case.name for case in CASES}) == len(CASES)
 
 
-@each_cut
-@each_mode
-@each_case
+@pytest.mark.parametrize(("case", "mode", "cut"), spread(CASES, WAYS, 3, [], SLOW))
 def test_a_case_equals_eager(case: Case, mode: str, cut: str):
     run(case, mode, cut, "eager")
 
 
-@pytest.mark.parametrize(("case", "mode", "cut"), spread(CASES, WAYS, share=1))
+@pytest.mark.parametrize(("case", "mode", "cut"), spread(CASES, FEW_PIECES, 1, MANY_PIECES, SLOW))
 def test_a_case_through_aot_autograd_equals_eager(case: Case, mode: str, cut: str):
     run(case, mode, cut, "aot_eager")
 
 
-@pytest.mark.slow
-@each_case
+@SLOW
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_case_through_inductor_equals_eager(case: Case):
     run(case, "seen", "at_ops", "inductor")
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "long", reason="takes an hour; HYPOTHESIS_PROFILE=long")
-@each_cut
-@each_mode
-@each_case
+@LONG
+@SLOW
+@pytest.mark.parametrize(("mode", "cut"), WAYS)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_case_through_inductor_every_way_equals_eager(case: Case, mode: str, cut: str):
     run(case, mode, cut, "inductor")

@@ -142,7 +142,7 @@ class TurnsThroughAotAutograd(Turns):
 
 
 TestTurns = Turns.TestCase
-TestTurns.settings = settings(max_examples=max(1, settings().max_examples // 2), stateful_step_count=20)
+TestTurns.settings = settings(max_examples=max(1, settings().max_examples // 3), stateful_step_count=20)
 
 TestTurnsThroughAotAutograd = pytest.mark.slow(TurnsThroughAotAutograd.TestCase)
 TestTurnsThroughAotAutograd.settings = settings(max_examples=max(1, settings().max_examples // 4), stateful_step_count=15)
