@@ -63,6 +63,7 @@ class Piece:
         is_boundary: whether a boundary cut it out; such a piece runs as it is, uncompiled.
         is_trivial: whether it holds nothing to compile (views, allocations and size arithmetic alone), or takes what no
             compiler does (a float that the data decides); it runs as it is.
+        axes: every axis of the capture, so that a piece alone writes its sizes by their names.
     """
 
     index: int
@@ -73,6 +74,7 @@ class Piece:
     reason: CutReason
     is_boundary: bool = False
     is_trivial: bool = False
+    axes: tuple[Axis, ...] = ()
 
     @property
     def is_compiled(self) -> bool:

@@ -76,6 +76,7 @@ class _Splitter:
 
     def __init__(self, program: Program, groups: Sequence[_Group]) -> None:
         self._root = program.capture.module
+        self._axes = program.axes
         nodes = list(self._root.graph.nodes)
         self._groups = groups
         self._owner = {node: index for index, group in enumerate(groups) for node in group.nodes}
@@ -178,6 +179,7 @@ class _Splitter:
             number, name, module, tuple(inputs), tuple(given for given, _ in gives), mark.reason if mark else _REST,
             is_boundary=mark is not None and not mark.compiled,
             is_trivial=(trivial or takes_scalar) and (mark is None or mark.compiled),
+            axes=self._axes,
         )  # fmt: skip
 
     def _sources(self, group: _Group, members: set[fx.Node]) -> list[fx.Node]:

@@ -171,11 +171,11 @@ def graph_text(module: fx.GraphModule, name: Namer = plain_namer, indent: str = 
     return text
 
 
-def piece_text(piece: Piece, name: Namer = plain_namer) -> str:
-    """Return a piece: its name and reason, then its code with shapes beside each line."""
+def piece_text(piece: Piece, name: Namer | None = None) -> str:
+    """Return a piece: its name and reason, then its code with shapes beside each line, sizes by the names of its axes."""
     kind = "boundary, runs as it is" if piece.is_boundary else "nothing to compile" if piece.is_trivial else "compiled"
     head = f"{piece.name} ({kind}): {piece.reason}"
-    return f"{head}\n{graph_text(piece.module, name)}"
+    return f"{head}\n{graph_text(piece.module, name or axis_namer(piece.axes))}"
 
 
 def program_text(program: Program) -> str:

@@ -14,7 +14,7 @@ from fxbucket.passes.captured import value_of
 from fxbucket.passes.errors import OptionError
 from fxbucket.passes.program import Piece, Program
 from fxbucket.passes.symbolic import SYMBOLIC_TYPES, Number, expression_of, substitute
-from fxbucket.passes.text import DTYPE_NAMES, Namer, axis_namer, node_text, plain_namer, target_text, value_text
+from fxbucket.passes.text import DTYPE_NAMES, Namer, axis_namer, node_text, target_text, value_text
 from fxbucket.visualize.draw import arguments_of
 from fxbucket.visualize.labels import edge_text, returns_text, shorten, without_addresses
 from fxbucket.visualize.sketch import Mark
@@ -80,7 +80,7 @@ def differences(before: Program | Piece, after: Program | Piece) -> tuple[Differ
         OptionError: one of them is neither a program nor a piece, or they are not two of a kind.
     """
     if isinstance(before, Piece) and isinstance(after, Piece):
-        old, new = (_by_key(_facts_of_piece(piece, plain_namer), by_place=True) for piece in (before, after))
+        old, new = (_by_key(_facts_of_piece(piece, axis_namer(piece.axes)), by_place=True) for piece in (before, after))
         return tuple(_compared(old, new, {}))
     if not (isinstance(before, Program) and isinstance(after, Program)):
         kinds = f"{type(before).__name__} and {type(after).__name__}"

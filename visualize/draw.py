@@ -12,27 +12,28 @@ from fxbucket.passes.captured import Placeholder, value_of
 from fxbucket.passes.errors import OptionError
 from fxbucket.passes.program import Piece, Program, refs_in
 from fxbucket.passes.symbolic import SYMBOLIC_TYPES
-from fxbucket.passes.text import axis_namer, node_text, plain_namer
+from fxbucket.passes.text import axis_namer, node_text
 from fxbucket.visualize.labels import mangled_text, returns_text, shorten, source_text, without_addresses
 from fxbucket.visualize.nodes import Drawer, Origin
 from fxbucket.visualize.sketch import Box, Cluster, ClusterRole, Role, Sketch
 from fxbucket.visualize.spread import spread_arguments
 
 
-def sketch_of(subject: Program | Piece, *, fold_parameters: bool = True) -> Sketch:
+def sketch_of(subject: Program | Piece, *, fold_parameters: bool = True, source_links: bool = True) -> Sketch:
     """Return the drawing of a program or a piece, every node of it; an argument that many boxes read is drawn by each.
 
     Args:
         subject: a program before or after Split, or one piece.
         fold_parameters: write parameters, buffers and attributes into the ops that read them; else each has a box.
+        source_links: link each op to its source line; else tooltips name the file alone, and no path of this machine.
 
     Raises:
         OptionError: the subject is neither a program nor a piece.
     """
     if isinstance(subject, Piece):
-        return spread_arguments(_sketch_of_piece(subject, Drawer(plain_namer, fold_parameters)))
+        return spread_arguments(_sketch_of_piece(subject, Drawer(axis_namer(subject.axes), fold_parameters, source_links)))
     if isinstance(subject, Program):
-        drawer = Drawer(axis_namer(subject.axes), fold_parameters)
+        drawer = Drawer(axis_namer(subject.axes), fold_parameters, source_links)
         return spread_arguments(
             _sketch_of_pieces(subject, drawer) if subject.pieces else _sketch_of_capture(subject, drawer)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 import torch
@@ -151,6 +151,10 @@ class SourceLine:
         if not os.path.isabs(self.path):
             return ""
         return f"file://{quote(path if path.startswith('/') else '/' + path)}#L{self.line}"
+
+    def without_folder(self) -> SourceLine:
+        """Return the line with the name of its file alone."""
+        return replace(self, path=os.path.basename(self.path))
 
     def __str__(self) -> str:
         where = f"{self.path}:{self.line} in {self.function}"

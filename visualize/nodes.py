@@ -54,28 +54,29 @@ class Origin:
 class Drawer:
     """Collects the boxes and arrows of one sketch."""
 
-    def __init__(self, name: Namer, fold_parameters: bool) -> None:
+    def __init__(self, name: Namer, fold_parameters: bool, source_links: bool) -> None:
         self._name = name
         self._fold_parameters = fold_parameters
+        self._source_links = source_links
         self.arrows: list[Arrow] = []
 
     def argument(self, node: fx.Node, title: str, role: Role, is_returned: bool) -> tuple[Box | None, Origin]:
         """Return the box of an argument, ``None`` where it is folded, and the origin of its value."""
         value = value_of(node)
         if role == "parameter" and self._fold_parameters and not is_returned:
-            return None, self._origin("", node.name, value, title, _where(node))
+            return None, self._origin("", node.name, value, title, self._where(node))
         origin = self._origin(node.name, node.name, value, title)
         # Everything else writes a size by its axis, so its own box does too.
         shown = self._name(value) if role == "symbol" else title
         lines = [title if role == "symbol" else "", origin.text]
-        tooltip = [f"{role} {title}", f"{node.name}: {origin.whole}", _where(node)]
+        tooltip = [f"{role} {title}", f"{node.name}: {origin.whole}", self._where(node)]
         box = Box(
             key=node.name,
             title=shorten(shown, 40),
             role=role,
             lines=tuple(shorten(line, 48) for line in lines if line and line != shown),
             tooltip="\n".join(part for part in tooltip if part),
-            url=_url(node),
+            url=self._url(node),
             value=origin.whole,
             name=node.name,
             signature=f"{role} {origin.whole}",
@@ -115,6 +116,22 @@ class Drawer:
         text = without_addresses(code)
         return Box(key, "output", "output", (shorten(text, 60),), f"returns {text}", name=key, signature=f"output {text}")
 
+    def _where(self, node: fx.Node) -> str:
+        """Return the module and the source line that a node comes from, a line each."""
+        stack = module_stack(node)
+        lines: Iterable[str] = ()
+        if stack:
+            _, (path, kind) = stack[-1]
+            lines = (f"in {path} ({kind.rpartition('.')[2]})" if path else f"in {kind.rpartition('.')[2]}",)
+        found = source_line(node)
+        if found is not None and not self._source_links:
+            found = found.without_folder()
+        return "\n".join((*lines, *((str(found),) if found is not None else ())))
+
+    def _url(self, node: fx.Node) -> str:
+        found = source_line(node) if self._source_links else None
+        return found.url if found is not None else ""
+
     def _origin(self, key: str, name: str, value: object, title: str = "", detail: str = "") -> Origin:
         text, whole = edge_text(value, self._name), value_text(value, self._name)
         return Origin(key, name, text, whole, title, detail, isinstance(value, (*SYMBOLIC_TYPES, int, torch.Size)))
@@ -137,14 +154,14 @@ class Drawer:
             origin = self._origin(key, node.name, held if value is None else value, title)
         if is_folded:
             return None, origin
-        tooltip = [f"attribute {title}", origin.whole, _where(node), origin.detail]
+        tooltip = [f"attribute {title}", origin.whole, self._where(node), origin.detail]
         box = Box(
             key=key,
             title=shorten(title, 40),
             role="parameter",
             lines=(origin.text,) if origin.text else (),
             tooltip="\n".join(part for part in tooltip if part),
-            url=_url(node),
+            url=self._url(node),
             value=origin.whole,
             place=place,
             name=node.name,
@@ -166,7 +183,7 @@ class Drawer:
         held = [f"{_below(path, given.title)} {given.text}".strip() for given in folded]
         lines = [shorten(node.name, 40), shorten(literals, 40), *_packed(held, 44)]
         code = without_addresses(node_text(node, self._name))
-        tooltip = [code, origin.whole, _where(node), *(f"{given.title}: {given.whole}" for given in folded)]
+        tooltip = [code, origin.whole, self._where(node), *(f"{given.title}: {given.whole}" for given in folded)]
         tooltip += [given.detail for given in folded if given.detail.startswith("where ")]
         box = Box(
             key=key,
@@ -174,7 +191,7 @@ class Drawer:
             role="region" if is_region_node(node) else role,
             lines=tuple(line for line in lines if line and line != op_title(node)),
             tooltip="\n".join(part for part in tooltip if part),
-            url=_url(node),
+            url=self._url(node),
             value=origin.whole,
             place=place,
             name=node.name,
@@ -189,22 +206,6 @@ def _held(module: fx.GraphModule, target: str) -> object:
     for part in target.split("."):
         found = getattr(found, part, None)
     return found
-
-
-def _where(node: fx.Node) -> str:
-    """Return the module and the source line that a node comes from, a line each."""
-    stack = module_stack(node)
-    lines: Iterable[str] = ()
-    if stack:
-        _, (path, kind) = stack[-1]
-        lines = (f"in {path} ({kind.rpartition('.')[2]})" if path else f"in {kind.rpartition('.')[2]}",)
-    found = source_line(node)
-    return "\n".join((*lines, *((str(found),) if found is not None else ())))
-
-
-def _url(node: fx.Node) -> str:
-    found = source_line(node)
-    return found.url if found is not None else ""
 
 
 def _below(path: Sequence[str], title: str) -> str:

@@ -33,6 +33,7 @@ def save_svg(
     theme: ThemeName = "light",
     fold: Fold = "auto",
     fold_parameters: bool = True,
+    source_links: bool = True,
     timeout: float = DEFAULT_TIMEOUT,
 ) -> None:
     """Draw a program or a piece into an SVG file.
@@ -44,6 +45,8 @@ def save_svg(
         fold: ``True`` draws parts that repeat once and straight chains as one box, ``False`` draws every node, and
             ``"auto"`` folds only where the whole would be too large to read.
         fold_parameters: write parameters and buffers into the ops that read them instead of drawing them.
+        source_links: link each op to its source line; ``False`` names the file alone, so that a drawing may be handed on
+            without the paths of this machine.
         timeout: seconds that the layout may take; the folded drawing is used instead where the whole takes longer.
 
     Raises:
@@ -51,8 +54,8 @@ def save_svg(
         DrawingError: there is no `dot` program, it failed, or the file cannot be written.
     """
     colours = theme_named(theme)
-    text = svg_of(sketch_of(subject, fold_parameters=fold_parameters), colours, fold, timeout)
-    write_text(path, text)
+    sketch = sketch_of(subject, fold_parameters=fold_parameters, source_links=source_links)
+    write_text(path, svg_of(sketch, colours, fold, timeout))
 
 
 def svg_text(
@@ -61,11 +64,13 @@ def svg_text(
     theme: ThemeName = "light",
     fold: Fold = "auto",
     fold_parameters: bool = True,
+    source_links: bool = True,
     timeout: float = DEFAULT_TIMEOUT,
 ) -> str:
     """Return the drawing of a program or a piece as SVG text; the options are those of :func:`save_svg`."""
     colours = theme_named(theme)
-    return svg_of(sketch_of(subject, fold_parameters=fold_parameters), colours, fold, timeout)
+    sketch = sketch_of(subject, fold_parameters=fold_parameters, source_links=source_links)
+    return svg_of(sketch, colours, fold, timeout)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

@@ -76,6 +76,13 @@ def test_a_program_that_is_not_split_shows_its_graph(captured: Program):
     assert "piece_" not in str(captured)
 
 
+def test_a_piece_alone_writes_sizes_by_the_names_of_axes(split: Program):
+    texts = [str(piece) for piece in split.pieces]
+    assert all(text in str(split) for text in texts)
+    assert "f32[x.shape[0], 4]" in texts[1]
+    assert piece_text(split.pieces[1], str) != texts[1]
+
+
 def test_a_piece_prints_its_kind_its_reason_and_its_code(split: Program):
     text = str(split.pieces[1])
     assert text == piece_text(split.pieces[1])

@@ -66,7 +66,7 @@ def test_pieces_alone(split: Program, concrete: Program):
     text = diff_text(split.pieces[2], concrete.pieces[2])
     assert text.splitlines()[:2] == ["before: piece_2", "after:  piece_2"]
     assert "s23: placeholder gone" in lines_of(text, "piece_2")
-    assert "x: shape (s23, 16) → (512, 16)" in lines_of(text, "piece_2")
+    assert "x: shape (tokens, 16) → (512, 16)" in lines_of(text, "piece_2")
 
 
 def test_what_a_pass_may_change(plain: Callable[..., Program]):

@@ -94,6 +94,20 @@ def test_tooltips_and_links_are_where_browsers_look(captured: Program, read_svg:
     assert "self.up(" in Path(path).read_text().splitlines()[int(line) - 1]
 
 
+def test_a_drawing_may_be_handed_on_without_paths(captured: Program, split: Program, read_svg: Callable[[str], Any]):
+    for subject in (captured, split, split.pieces[0]):
+        text = svg_text(subject, source_links=False)
+        assert str(Path(__file__).parent) not in text
+        assert "file:" not in text
+        assert re.search(r"conftest\.py:\d+ in forward", text)
+
+
+def test_a_piece_alone_names_its_axes(split: Program, read_svg: Callable[[str], Any]):
+    text = svg_text(split.pieces[0])
+    assert "f32[tokens, 16]" in text
+    assert "[s" not in text
+
+
 def test_titles_lie_over_arrows(split: Program, read_svg: Callable[[str], Any]):
     (drawing,) = read_svg(svg_text(split)).root
     kinds = [group.get("class") for group in drawing if group.get("class")]
