@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,12 +21,13 @@ from fxbucket.options import Options
 from fxbucket.passes.admit import Admit
 from fxbucket.passes.captured import Capture, value_of
 from fxbucket.passes.discover import Discover
-from fxbucket.passes.errors import AxisError, nearest
+from fxbucket.passes.errors import AxisError, OptionError, nearest
 from fxbucket.passes.pipeline import Pipeline
 from fxbucket.passes.program import Program
 from fxbucket.passes.split import Split
 from fxbucket.passes.symbolic import SYMBOLIC_TYPES
 from fxbucket.passes.torch_version import check_torch_version
+from fxbucket.profile import Profile, Recorder
 from fxbucket.torch_compat import current_frame, tracing_shape_env
 
 
@@ -55,6 +57,8 @@ class Backend:
         self.dispatchers: list[Dispatcher] = []
         self._compiler = compiler_for(options.compiler, options.inductor_options)
         self._warned: set[str] = set()
+        self._recorder: Recorder | None = None
+        self._profile: Profile | None = None
         self.__name__ = "fxbucket"
 
     def __call__(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -76,6 +80,8 @@ class Backend:
         dispatcher = Dispatcher(prepared, self.options, self._compiler)
         if self.options.compile_when == "first_call":
             dispatcher.compile_all()
+        if self._recorder is not None:
+            dispatcher.profile(self._recorder, len(self.dispatchers))
         self.dispatchers.append(dispatcher)
         return dispatcher.emitted.function
 
@@ -86,7 +92,29 @@ class Backend:
 
     def explain(self) -> Explanation:
         """Return what was captured, cut, compiled and served so far."""
-        return explain(self.dispatchers)
+        recorder = self._recorder
+        return explain(self.dispatchers, recorder.profile() if recorder is not None else self._profile)
+
+    @contextlib.contextmanager
+    def profile(self) -> Iterator[Recorder]:
+        """Record each call while the context is open: what served it, and the seconds of each piece.
+
+        Raises:
+            OptionError: a profile is being taken already.
+        """
+        if self._recorder is not None:
+            raise OptionError("a profile of this model is being taken already; end it before another begins.")
+        self._recorder = Recorder()
+        self._record(self._recorder)
+        try:
+            yield self._recorder
+        finally:
+            self._profile, self._recorder = self._recorder.profile(), None
+            self._record(None)
+
+    def _record(self, recorder: Recorder | None) -> None:
+        for number, dispatcher in enumerate(self.dispatchers):
+            dispatcher.profile(recorder, number)
 
     def _check_axes(self, capture: Capture) -> None:
         """Raise :class:`AxisError` where the first graph holds none of an axis's expressions."""

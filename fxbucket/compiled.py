@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from fxbucket.frame import CallFrame, capturing, entry_point
 from fxbucket.options import Options
 from fxbucket.passes.errors import FxbucketError
 from fxbucket.passes.program import Program
+from fxbucket.profile import Recorder
 from fxbucket.progress import progress_bar
 from fxbucket.torch_compat import original_error
 
@@ -66,6 +68,13 @@ class _Inspectable:
     def explain(self) -> Explanation:
         """Return what was captured, cut, compiled and served so far; ``print`` shows tables."""
         return self._engine.backend.explain()
+
+    def profile(self) -> AbstractContextManager[Recorder]:
+        """Record each call while the context is open; ``explain().profile`` and the report show what was recorded.
+
+        ``with compiled.profile(): ...``; calls are a little slower meanwhile, and on a GPU each piece is waited for.
+        """
+        return self._engine.backend.profile()
 
     @property
     def programs(self) -> tuple[Program, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import fx
 
+from fxbucket.artifact import Artifact, PieceCall
 from fxbucket.passes.captured import value_of
 from fxbucket.passes.errors import CompileError, FxbucketError, OptionError, nearest
 from fxbucket.passes.program import Piece, Program
@@ -19,9 +21,6 @@ from fxbucket.torch_compat import (
     registered_backend,
     without_tracing,
 )
-
-PieceCall = Callable[..., Any]
-"""Takes a piece's inputs in order and returns its outputs as a tuple or a list."""
 
 Compile = Callable[[fx.GraphModule, Sequence[Any]], PieceCall]
 
@@ -65,7 +64,7 @@ def _check_inductor_options(options: Mapping[str, Any]) -> None:
             raise OptionError(f"inductor_options: Inductor has no option {name!r}; {nearest(name, known)}.")
 
 
-def compile_piece(piece: Piece, program: Program, compiler: Compile) -> PieceCall:
+def compile_piece(piece: Piece, program: Program, compiler: Compile) -> Artifact:
     """Compile one piece for the bucket that its program was made concrete for.
 
     A boundary, and a piece that holds nothing to compile, runs as it is.
@@ -74,21 +73,23 @@ def compile_piece(piece: Piece, program: Program, compiler: Compile) -> PieceCal
         CompileError: the compiler failed; names the piece and the bucket, and carries the compiler's own error.
     """
     if not piece.is_compiled:
-        return _run_as_is(piece.module, ())
+        return Artifact(piece.name, _run_as_is(piece.module, ()), "as it is")
     placeholders = [node for node in piece.module.graph.nodes if node.op == "placeholder"]
     inputs = [value_of(node) for node in placeholders]
     mode = fake_mode_of([value_of(node) for node in piece.module.graph.nodes]) or fresh_environment()[1]
     # Compilers own what they are given, and some rewrite it; the program's graph stays as it is.
     module = fx.GraphModule(piece.module, _copied(piece.module))
+    started = time.perf_counter()
     try:
         with without_tracing(), compiling_under(mode), program.capture.ambient.restored():
-            return compiler(module, inputs)
+            call = compiler(module, inputs)
     except FxbucketError:
         raise
     except Exception as error:
         raise CompileError(
             f"compiling {piece.name} for bucket {program.bucket} failed: {type(error).__name__}: {error}"
         ) from error
+    return Artifact(piece.name, call, "compiled", time.perf_counter() - started)
 
 
 def _copied(module: fx.GraphModule) -> fx.Graph:

@@ -7,13 +7,13 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
 
 from fxbucket.compilers import Compile, compile_piece
-from fxbucket.emit import Emitted, bucket_function, dispatch_function, key_function
+from fxbucket.emit import Emitted, Timing, bucket_function, dispatch_function, key_function
+from fxbucket.entry import Entry
 from fxbucket.fragments import hand_on
 from fxbucket.options import Options
 from fxbucket.passes.admit import binding_for
@@ -25,8 +25,9 @@ from fxbucket.passes.discover import cheapest_use
 from fxbucket.passes.errors import MissError, SizeError, VerifyError
 from fxbucket.passes.pipeline import Pipeline
 from fxbucket.passes.program import Program
-from fxbucket.passes.symbolic import Number, conditions_in, fake_mode_of, holds
+from fxbucket.passes.symbolic import Number, conditions_in, fake_mode_of
 from fxbucket.passes.verify import Verify
+from fxbucket.profile import Recorder
 from fxbucket.progress import Progress, report
 
 MAX_DYNAMIC = 8
@@ -35,44 +36,6 @@ MAX_DYNAMIC = 8
 
 class FxbucketWarning(UserWarning):
     """Something still gives right results, but not the way that was asked for."""
-
-
-@dataclass(eq=False)
-class Entry:
-    """A bucket of one graph at run time.
-
-    Attributes:
-        bucket: what it serves.
-        binding: the number of each symbol that it pins.
-        hints: the values of the other symbols at which the compiler may try things.
-        program: the program that was compiled for it; ``None`` until then.
-        emitted: its straight-line function; ``None`` until compiled.
-        conditions: what else must hold of a call's sizes.
-        seconds: how long compilation took.
-        counter: its first item counts the calls that it served.
-        note: why it runs uncompiled, or an empty text.
-        ready: puts the compiled function where the look-up finds it.
-    """
-
-    bucket: Bucket
-    binding: Mapping[sympy.Symbol, Number]
-    hints: Mapping[sympy.Symbol, Number] = field(default_factory=dict)
-    program: Program | None = None
-    emitted: Emitted | None = None
-    conditions: tuple[sympy.Basic, ...] = ()
-    seconds: float = 0.0
-    counter: list[int] = field(default_factory=lambda: [0])
-    note: str = ""
-    ready: Callable[[Callable[..., Any]], None] = field(default=lambda _: None, repr=False)
-
-    def accepts(self, sizes: Mapping[sympy.Symbol, Number]) -> bool:
-        """Whether what was compiled is right for these sizes."""
-        if self.program is None:
-            return True
-        pinned = {symbol: value for symbol, value in self.program.binding.items() if symbol in sizes}
-        return all(sizes[symbol] == value for symbol, value in pinned.items()) and all(
-            holds(condition, sizes) for condition in self.conditions
-        )
 
 
 class Dispatcher:
@@ -97,6 +60,8 @@ class Dispatcher:
         self._compiler = compiler
         self._lock = threading.RLock()
         self._warned_of_overlap = False
+        self._recorder: Recorder | None = None
+        self._number = 0
         found = {symbol: cheapest_use(program, symbol) for symbol in program.capture.hints}
         self._uses = {symbol: use for symbol, use in found.items() if use is not None}
         self._read = key_function(list(self._uses.values())).function
@@ -172,20 +137,39 @@ class Dispatcher:
             entry.emitted = Emitted(self._run_as_captured, "")
         else:
             compiled = [piece for piece in program.pieces if piece.is_compiled]
-            calls = []
+            artifacts = []
             for piece in program.pieces:
                 if piece.is_compiled:
                     finished = done * len(compiled) + compiled.index(piece)
                     report(Progress(str(entry.bucket), piece.name, finished, total * len(compiled)))
-                calls.append(compile_piece(piece, program, self._compiler))
-            entry.program, entry.note = program, ""
+                artifacts.append(compile_piece(piece, program, self._compiler))
+            entry.program, entry.artifacts, entry.note = program, tuple(artifacts), ""
             entry.conditions = compile_conditions(program)
-            entry.emitted = bucket_function(
-                program, calls, entry.conditions, self._refused, entry.counter, hand_on(self.program)
-            )
+            entry.emitted = self._bucket_function(entry)
         entry.seconds = time.perf_counter() - started
         entry.ready(entry.emitted.function)
         return entry.emitted.function
+
+    def _bucket_function(self, entry: Entry) -> Emitted:
+        """Write the function of a compiled entry; while a profile is taken, one that reads the clock."""
+        program, timing = entry.program, None
+        assert program is not None  # its pieces were just compiled
+        if self._recorder is not None:
+            record, number = self._recorder.record, self._number
+            names = tuple(piece.name for piece in program.pieces)
+            bucket = str(entry.bucket)
+            timing = Timing(self._recorder.clock, lambda marks: record(number, bucket, names, marks))
+        calls = [artifact.call for artifact in entry.artifacts]
+        return bucket_function(program, calls, entry.conditions, self._refused, entry.counter, hand_on(self.program), timing)
+
+    def profile(self, recorder: Recorder | None, number: int) -> None:
+        """Have each call recorded from now on, under this number of the graph; with ``None`` no longer."""
+        with self._lock:
+            self._recorder, self._number = recorder, number
+            for entry in (*self.entries, *self.dynamic):
+                if entry.program is not None:
+                    entry.emitted = self._bucket_function(entry)
+                    entry.ready(entry.emitted.function)
 
     def _sizes(self, args: tuple[Any, ...]) -> dict[sympy.Symbol, Number]:
         values = self._read(args)
@@ -257,7 +241,13 @@ class Dispatcher:
 
     def _run_as_captured(self, *args: Any) -> Any:
         self.eager_calls += 1
-        return self.program.capture.module.forward(*args)
+        recorder = self._recorder
+        if recorder is None:
+            return self.program.capture.module.forward(*args)
+        started = recorder.clock()
+        result = self.program.capture.module.forward(*args)
+        recorder.record(self._number, "as captured", (), [started, recorder.clock()])
+        return result
 
 
 def compile_conditions(program: Program) -> tuple[sympy.Basic, ...]:

@@ -33,6 +33,19 @@ class Emitted:
     source: str
 
 
+@dataclass(frozen=True, eq=False)
+class Timing:
+    """How a bucket's function tells where its time goes.
+
+    Attributes:
+        clock: gives seconds.
+        record: gets the clock before the first piece and after each, once a call.
+    """
+
+    clock: Callable[[], float]
+    record: Callable[[list[float]], None]
+
+
 def bucket_function(
     program: Program,
     calls: Sequence[Callable[..., Any]],
@@ -40,6 +53,7 @@ def bucket_function(
     refused: Callable[[tuple[Any, ...]], Any],
     counter: list[int],
     hand_on: Mapping[str, Callable[[Any], None]] = MappingProxyType({}),
+    timing: Timing | None = None,
 ) -> Emitted:
     """Return the straight-line function that runs a program's pieces.
 
@@ -50,6 +64,7 @@ def bucket_function(
         refused: see ``conditions``.
         counter: its first item counts the calls.
         hand_on: what to do with a returned value before the model's Python goes on to another graph.
+        timing: reads the clock around each piece; none by default, and then nothing is paid for it.
     """
     parameters = [placeholder.name for placeholder in program.capture.placeholders]
     own = _own_prefix(program)
@@ -68,14 +83,21 @@ def bucket_function(
     lines.append(f"{own}counter[0] += 1")
     result = _expression(program.outputs, namespace, {}, own)
     last_use = _last_uses(program)
+    if timing is not None:
+        namespace |= {f"{own}clock": timing.clock, f"{own}record": timing.record}
+        lines.append(f"{own}marks = [{own}clock()]")
     for index, (piece, call) in enumerate(zip(program.pieces, calls, strict=True)):
         runner = f"{own}run_{piece.name}"
         namespace[runner] = call
         targets = f"({', '.join(piece.outputs)},) = " if piece.outputs else ""
         lines.append(f"{targets}{runner}({', '.join(piece.inputs)})")
+        if timing is not None:
+            lines.append(f"{own}marks.append({own}clock())")
         dead = sorted({name for name in (*piece.inputs, *piece.outputs) if last_use.get(name, -1) == index})
         if dead:
             lines.append(f"del {', '.join(dead)}")
+    if timing is not None:
+        lines.append(f"{own}record({own}marks)")
     for number, (name, action) in enumerate(hand_on.items()):
         namespace[f"{own}hand_on_{number}"] = action
         lines.append(f"{own}hand_on_{number}({name})")

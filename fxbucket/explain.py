@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fxbucket.passes.program import Program
 from fxbucket.passes.text import condition_text
+from fxbucket.profile import Profile
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fxbucket.dispatch import Dispatcher, Entry
+    from fxbucket.dispatch import Dispatcher
+    from fxbucket.entry import Entry
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,21 @@ class AxisFacts:
 
 
 @dataclass(frozen=True)
+class ArtifactFacts:
+    """One piece in one bucket: where what runs it came from, seconds of its compilation, and the generated code."""
+
+    name: str
+    origin: str
+    seconds: float
+    code: str
+
+
+@dataclass(frozen=True)
 class BucketFacts:
-    """One bucket: what became of it, why, its own conditions, seconds of compilation and calls served."""
+    """One bucket: what became of it, why, its own conditions, seconds of compilation and calls served.
+
+    ``program`` and ``artifacts`` are there once it is compiled.
+    """
 
     bucket: str
     state: str
@@ -48,11 +64,13 @@ class BucketFacts:
     conditions: tuple[str, ...]
     seconds: float
     calls: int
+    program: Program | None = field(default=None, repr=False, compare=False)
+    artifacts: tuple[ArtifactFacts, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """One captured graph."""
+    """One captured graph; ``program`` is cut and with its decisions, symbolic."""
 
     pieces: tuple[PieceFacts, ...]
     axes: tuple[AxisFacts, ...]
@@ -63,6 +81,7 @@ class GraphFacts:
     refusal: str
     source: str
     bucket_sources: Mapping[str, str]
+    program: Program = field(repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -71,9 +90,11 @@ class Explanation:
 
     Attributes:
         graphs: one for each captured graph, in order.
+        profile: what was recorded while ``compiled.profile()`` was open the last time; ``None`` where it never was.
     """
 
     graphs: tuple[GraphFacts, ...]
+    profile: Profile | None = None
 
     @property
     def seconds(self) -> float:
@@ -137,9 +158,9 @@ def _tables(graph: GraphFacts) -> list[Table]:
     return found
 
 
-def explain(dispatchers: Sequence[Dispatcher]) -> Explanation:
+def explain(dispatchers: Sequence[Dispatcher], profile: Profile | None = None) -> Explanation:
     """Return what these graphs did so far."""
-    return Explanation(tuple(_graph(dispatcher) for dispatcher in dispatchers))
+    return Explanation(tuple(_graph(dispatcher) for dispatcher in dispatchers), profile)
 
 
 def _graph(dispatcher: Dispatcher) -> GraphFacts:
@@ -177,10 +198,16 @@ def _graph(dispatcher: Dispatcher) -> GraphFacts:
         refusal=program.capture.refusal,
         source=dispatcher.emitted.source,
         bucket_sources={str(entry.bucket): entry.emitted.source for entry in entries if entry.emitted is not None},
+        program=program,
     )
 
 
 def _bucket(entry: Entry, axes: Sequence[object]) -> BucketFacts:
     state = "waiting" if entry.emitted is None else "as captured" if entry.note else "compiled"
     conditions = tuple(condition_text(condition, axes) for condition in entry.conditions)  # type: ignore[arg-type]
-    return BucketFacts(str(entry.bucket), state, entry.note, conditions, entry.seconds, entry.counter[0])
+    artifacts = tuple(
+        ArtifactFacts(artifact.piece, artifact.origin, artifact.seconds, artifact.code) for artifact in entry.artifacts
+    )
+    return BucketFacts(
+        str(entry.bucket), state, entry.note, conditions, entry.seconds, entry.counter[0], entry.program, artifacts
+    )

@@ -7,6 +7,7 @@ would do.
 from __future__ import annotations
 
 import contextlib
+import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -177,3 +178,41 @@ class CaptureWatch:
         if self._start not in self._handler.start_callbacks:
             self._handler.register_start_callback(self._start)
             self._handler.register_end_callback(self._end)
+
+
+def generated_code(call: Callable[..., Any]) -> str:
+    """Return the code that Inductor generated for an artifact, forward before backward; empty where it is not found.
+
+    Stands for ``source_code`` of what Inductor returns, which lies at the end of a chain of wrappers.
+    """
+    found: dict[str, None] = {}
+    seen: set[int] = set()
+    waiting: list[Any] = [call]
+    while waiting and len(seen) < _MOST_WRAPPERS:
+        item = waiting.pop(0)
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        code = getattr(item, "source_code", None)
+        if isinstance(code, str):
+            found[code] = None
+        else:
+            waiting += [inner for inner in _wrapped_by(item) if inner is not None]
+    return "\n".join(found)
+
+
+_MOST_WRAPPERS = 200
+
+
+def _wrapped_by(item: Any) -> list[Any]:
+    if isinstance(item, types.FunctionType):
+        cells = [cell.cell_contents for cell in item.__closure__ or () if cell != types.CellType()]
+        return [*cells, getattr(item, "__wrapped__", None)]
+    if isinstance(item, types.MethodType):
+        return [item.__self__, item.__func__]
+    if isinstance(item, (torch.Tensor, torch.nn.Module, types.ModuleType)):
+        return []
+    home = getattr(item, "__module__", None) or ""
+    if home.startswith(("torch._inductor", "torch._functorch")):
+        return [value for value in getattr(item, "__dict__", {}).values() if callable(value) or hasattr(value, "__dict__")]
+    return []

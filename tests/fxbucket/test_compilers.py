@@ -47,8 +47,8 @@ def test_a_boundary_and_a_trivial_piece_are_not_given_to_the_compiler(compiler: 
     )
     done = Concretize({"x.shape[0]": 8})(program)
     x = torch.randn(8, 3)
-    (first,) = compile_piece(done.pieces[0], done, compiler)(x)
-    (second,) = compile_piece(done.pieces[1], done, compiler)(first)
+    (first,) = compile_piece(done.pieces[0], done, compiler).call(x)
+    (second,) = compile_piece(done.pieces[1], done, compiler).call(first)
     assert torch.equal(second, torch.sigmoid(x).t())
     assert compiler.count == 0
 
@@ -117,7 +117,7 @@ def test_a_compiler_by_name_computes_what_the_piece_does(split: Program, name: s
     program = concrete(split)
     piece = program.pieces[0]
     x = torch.randn(8, 3)
-    (found,) = compile_piece(piece, program, compiler_for(name, {}))(x)
+    (found,) = compile_piece(piece, program, compiler_for(name, {})).call(x)
     assert torch.equal(found, piece.module(x)[0])
 
 
@@ -166,5 +166,5 @@ def test_inductor_compiles_a_static_piece_with_its_options():
         fxbucket.capture(small, torch.randn(4, 4), dynamic=["x.shape[0]"])
     )
     x = torch.randn(8, 4)
-    compiled = compile_piece(program.pieces[0], program, compiler_for("inductor", {"max_autotune": False}))
+    compiled = compile_piece(program.pieces[0], program, compiler_for("inductor", {"max_autotune": False})).call
     torch.testing.assert_close(compiled(x)[0], small(x))

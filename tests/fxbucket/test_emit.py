@@ -31,7 +31,7 @@ def emitted(
     program: Program, conditions: Sequence[sympy.Basic] = (), refused: Callable[..., Any] = print
 ) -> tuple[Emitted, list[int]]:
     counter = [0]
-    calls = [compile_piece(piece, program, compiler_for("eager", {})) for piece in program.pieces]
+    calls = [compile_piece(piece, program, compiler_for("eager", {})).call for piece in program.pieces]
     return bucket_function(program, calls, conditions, refused, counter), counter
 
 
@@ -80,7 +80,7 @@ def test_an_intermediate_is_freed_after_its_last_use():
 
         return run
 
-    calls = [watched(compile_piece(piece, program, compiler_for("eager", {}))) for piece in program.pieces]
+    calls = [watched(compile_piece(piece, program, compiler_for("eager", {})).call) for piece in program.pieces]
     function = bucket_function(program, calls, (), print, [0])
     arguments = given(program, torch.randn(8, 3))
     result = function.function(*arguments)

@@ -1,0 +1,55 @@
+"""A bucket of one captured graph at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+
+from fxbucket.artifact import Artifact
+from fxbucket.emit import Emitted
+from fxbucket.passes.buckets import Bucket
+from fxbucket.passes.program import Program
+from fxbucket.passes.symbolic import Number, holds
+
+
+@dataclass(eq=False)
+class Entry:
+    """A bucket of one graph at run time.
+
+    Attributes:
+        bucket: what it serves.
+        binding: the number of each symbol that it pins.
+        hints: the values of the other symbols at which the compiler may try things.
+        program: the program that was compiled for it; ``None`` until then.
+        artifacts: what runs its pieces, in order; empty until compiled.
+        emitted: its straight-line function; ``None`` until compiled.
+        conditions: what else must hold of a call's sizes.
+        seconds: how long compilation took.
+        counter: its first item counts the calls that it served.
+        note: why it runs uncompiled, or an empty text.
+        ready: puts the compiled function where the look-up finds it.
+    """
+
+    bucket: Bucket
+    binding: Mapping[sympy.Symbol, Number]
+    hints: Mapping[sympy.Symbol, Number] = field(default_factory=dict)
+    program: Program | None = None
+    artifacts: tuple[Artifact, ...] = ()
+    emitted: Emitted | None = None
+    conditions: tuple[sympy.Basic, ...] = ()
+    seconds: float = 0.0
+    counter: list[int] = field(default_factory=lambda: [0])
+    note: str = ""
+    ready: Callable[[Callable[..., Any]], None] = field(default=lambda _: None, repr=False)
+
+    def accepts(self, sizes: Mapping[sympy.Symbol, Number]) -> bool:
+        """Whether what was compiled is right for these sizes."""
+        if self.program is None:
+            return True
+        pinned = {symbol: value for symbol, value in self.program.binding.items() if symbol in sizes}
+        return all(sizes[symbol] == value for symbol, value in pinned.items()) and all(
+            holds(condition, sizes) for condition in self.conditions
+        )
