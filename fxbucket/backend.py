@@ -14,14 +14,15 @@ from torch import fx
 from fxbucket.axes import AxisSpec, python_spelling
 from fxbucket.capture import program_of
 from fxbucket.compilers import compiler_for
-from fxbucket.dispatch import Dispatcher, FxbucketWarning
+from fxbucket.dispatch import Dispatcher
 from fxbucket.explain import Explanation, explain
 from fxbucket.frame import current_call
+from fxbucket.journal import Journal
 from fxbucket.options import Options
 from fxbucket.passes.admit import Admit
 from fxbucket.passes.captured import Capture, value_of
 from fxbucket.passes.discover import Discover
-from fxbucket.passes.errors import AxisError, OptionError, nearest
+from fxbucket.passes.errors import AxisError, FxbucketWarning, OptionError, nearest
 from fxbucket.passes.pipeline import Pipeline
 from fxbucket.passes.program import Program
 from fxbucket.passes.split import Split
@@ -70,18 +71,23 @@ class Backend:
             program = program_of(module, tracing_shape_env(), self.options.specs, None)
             self._check_axes(program.capture)
         self._warn_of_unnamed(program.capture)
+        journal = Journal(len(self.dispatchers), self.options.debug_dir)
+        journal.captured(program)
         if program.capture.refusal:
             prepared = program
         else:
             # A boundary may be in one graph of a model and not in the next; the first graph must hold it.
             partial = program.capture.is_fragment or program.capture.is_continuation
             first = not self.dispatchers and not partial
-            prepared = default_pipeline(self.options, "error" if first else "ignore")(program)
-        dispatcher = Dispatcher(prepared, self.options, self._compiler)
+            passes = default_pipeline(self.options, "error" if first else "ignore")
+            prepared = Pipeline((passes,), observers=(journal.step,))(program)
+        dispatcher = Dispatcher(prepared, self.options, self._compiler, journal)
+        journal.prepared(prepared, dispatcher.emitted.source)
         if self.options.compile_when == "first_call":
             dispatcher.compile_all()
         if self._recorder is not None:
             dispatcher.profile(self._recorder, len(self.dispatchers))
+        journal.explained(lambda: explain([dispatcher]).data()["graphs"][0])
         self.dispatchers.append(dispatcher)
         return dispatcher.emitted.function
 

@@ -15,6 +15,7 @@ from fxbucket.compilers import Compile, compile_piece
 from fxbucket.emit import Emitted, Timing, bucket_function, dispatch_function, key_function
 from fxbucket.entry import Entry
 from fxbucket.fragments import hand_on
+from fxbucket.journal import Journal
 from fxbucket.options import Options
 from fxbucket.passes.admit import binding_for
 from fxbucket.passes.aliasing import exposed_placeholders
@@ -22,7 +23,7 @@ from fxbucket.passes.buckets import Bucket
 from fxbucket.passes.captured import value_of
 from fxbucket.passes.concretize import Concretize
 from fxbucket.passes.discover import cheapest_use
-from fxbucket.passes.errors import MissError, SizeError, VerifyError
+from fxbucket.passes.errors import FxbucketWarning, MissError, SizeError, VerifyError
 from fxbucket.passes.pipeline import Pipeline
 from fxbucket.passes.program import Program
 from fxbucket.passes.symbolic import Number, conditions_in, fake_mode_of
@@ -32,10 +33,6 @@ from fxbucket.progress import Progress, report
 
 MAX_DYNAMIC = 8
 """How many symbolic compilations one graph gets; each later call that none of them serves runs the graph as it is."""
-
-
-class FxbucketWarning(UserWarning):
-    """Something still gives right results, but not the way that was asked for."""
 
 
 class Dispatcher:
@@ -50,8 +47,9 @@ class Dispatcher:
         emitted: the look-up in front of the buckets.
     """
 
-    def __init__(self, program: Program, options: Options, compiler: Compile) -> None:
+    def __init__(self, program: Program, options: Options, compiler: Compile, journal: Journal) -> None:
         self.program = program
+        self._journal = journal
         self.entries: list[Entry] = []
         self.dynamic: list[Entry] = []
         self.misses: Counter[str] = Counter()
@@ -128,9 +126,11 @@ class Dispatcher:
     def _compile(self, entry: Entry, done: int, total: int) -> Callable[..., Any]:
         """Compile an entry's pieces and put its function in the place of the one that waits for it."""
         started = time.perf_counter()
+        self._journal.compiling(entry.bucket, len(self.program.pieces))
         concretize = Concretize(entry.bucket, remaining="keep", hints=entry.hints)
+        program = self.program
         try:
-            program = Pipeline((concretize, Verify()))(self.program)
+            program = Pipeline((concretize, Verify()))(program)
         except VerifyError as error:
             warnings.warn(f"bucket {entry.bucket} runs uncompiled: {error}", FxbucketWarning, stacklevel=2)
             entry.note = str(error)
@@ -147,6 +147,7 @@ class Dispatcher:
             entry.conditions = compile_conditions(program)
             entry.emitted = self._bucket_function(entry)
         entry.seconds = time.perf_counter() - started
+        self._journal.compiled(program, entry.emitted.source, entry.seconds, entry.artifacts, entry.note)
         entry.ready(entry.emitted.function)
         return entry.emitted.function
 
@@ -187,6 +188,7 @@ class Dispatcher:
         text = ", ".join(f"{name}={size}" for name, size in named.items()) or "no axis"
         self.misses[text] += 1
         on_miss = self._options.on_miss
+        self._journal.missed(text, on_miss)
         if on_miss == "error" and named:
             pinned = "; ".join(str(bucket) for bucket in self._options.buckets) or "none"
             raise MissError(
@@ -214,6 +216,7 @@ class Dispatcher:
                 if entry.emitted is not None and entry.accepts(sizes):
                     return entry.emitted.function(*args)
             if len(self.dynamic) >= MAX_DYNAMIC:
+                self._journal.uncompiled(f"none of {MAX_DYNAMIC} symbolic compilations serves its sizes")
                 return self._run_as_captured(*args)
             entry = Entry(Bucket(), {}, hints=sizes)
             function = self._compile(entry, 0, 1)

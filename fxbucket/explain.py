@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any
 
 from fxbucket.passes.program import Program
 from fxbucket.passes.text import condition_text
@@ -109,6 +109,11 @@ class Explanation:
                 found[bucket.bucket] = found.get(bucket.bucket, 0) + bucket.calls
         return found
 
+    def data(self) -> dict[str, Any]:
+        """Return all of it as plain data, ready for JSON, but for programs and generated code."""
+        found: dict[str, Any] = _plain(self)
+        return found
+
     def __str__(self) -> str:
         from rich.console import Console
 
@@ -123,6 +128,17 @@ class Explanation:
             if graph.eager_calls:
                 console.print(f"calls of the captured graph as it is: {graph.eager_calls}")
         return out.getvalue().rstrip()
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {item.name: _plain(getattr(value, item.name)) for item in fields(value) if item.name not in _NOT_PLAIN}
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (tuple, list)) else value
+
+
+_NOT_PLAIN = frozenset({"program", "code"})
 
 
 def _tables(graph: GraphFacts) -> list[Table]:

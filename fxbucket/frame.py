@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -144,6 +145,9 @@ def _model_name(model: Callable[..., Any]) -> str:
     return getattr(model, "__qualname__", None) or type(model).__qualname__
 
 
+_log = logging.getLogger("fxbucket.capture")
+
+
 class _Calls(threading.local):
     def __init__(self) -> None:
         self.stack: list[Call] = []
@@ -174,6 +178,7 @@ def _mark() -> None:
     call = current_call()
     if call is None:
         return
+    _log.debug("a capture begins; axes: %s", ", ".join(spec.name for spec in call.specs) or "none")
     int_sources: list[str] = []
     for spec in call.located:
         for reading in spec.readings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -39,6 +40,8 @@ class Options:
         max_seen: how many combinations ``sizes="seen"`` pins in one captured graph at most. Default: 64.
         passes: extra passes, each run on every program after Split. Default: none.
         inductor_options: Inductor's configuration for these compilations. Default: none.
+        debug_dir: a folder where each captured graph leaves every step and what its buckets run as texts. Default: what the
+            environment variable ``FXBUCKET_DEBUG_DIR`` names, else none.
     """
 
     sizes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, int]] | Literal["seen"] = field(default_factory=dict)
@@ -50,6 +53,7 @@ class Options:
     max_seen: int = 64
     passes: Sequence[Any] = ()
     inductor_options: Mapping[str, Any] = field(default_factory=dict)
+    debug_dir: str | os.PathLike[str] | None = None
 
     specs: tuple[AxisSpec, ...] = field(init=False)
     """Every axis that the user named."""
@@ -69,6 +73,8 @@ class Options:
             raise OptionError(f"axes={self.axes!r}: give a dict from short names to expressions.")
         if not isinstance(self.inductor_options, Mapping):
             raise OptionError(f"inductor_options={self.inductor_options!r}: give a dict.")
+        if self.debug_dir is not None and not isinstance(self.debug_dir, (str, os.PathLike)):
+            raise OptionError(f"debug_dir={self.debug_dir!r}: give the path of a folder, or leave the option out.")
         given = self.splitting_ops
         if isinstance(given, (str, Boundary)) or callable(given):
             given = (given,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -27,11 +28,14 @@ class Progress:
 
 Watcher = Callable[[Progress], None]
 
+_log = logging.getLogger("fxbucket.compile")
+
 _watcher: ContextVar[Watcher | None] = ContextVar("fxbucket_progress", default=None)
 
 
 def report(progress: Progress) -> None:
-    """Tell the watcher, if there is one."""
+    """Tell the watcher, if there is one, and Python's logging."""
+    _log.debug("compiling %s %s, %d of %d", progress.bucket, progress.piece, progress.done + 1, progress.total)
     watcher = _watcher.get()
     if watcher is not None:
         watcher(progress)

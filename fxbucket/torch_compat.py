@@ -216,3 +216,31 @@ def _wrapped_by(item: Any) -> list[Any]:
     if home.startswith(("torch._inductor", "torch._functorch")):
         return [value for value in getattr(item, "__dict__", {}).values() if callable(value) or hasattr(value, "__dict__")]
     return []
+
+
+def capture_id() -> Any:
+    """Return torch's own number of the capture in progress, ``None`` outside of one; for :func:`trace_artifact`.
+
+    Stands for ``torch._guards.CompileContext``, as :func:`current_frame` does.
+    """
+    from torch._guards import CompileContext
+
+    return CompileContext.current_compile_id()
+
+
+def trace_artifact(name: str, encoding: str, text: Callable[[], str], capture: Any) -> None:
+    """Add a text to torch's structured trace (``TORCH_TRACE``), where ``tlparse`` shows it beside Dynamo's of that capture.
+
+    Stands for ``torch._logging.trace_structured``: nothing public writes to the trace. Without one, ``text`` is not called.
+
+    Args:
+        name: what it is listed as.
+        encoding: ``"json"`` or ``"string"``.
+        text: gives the text.
+        capture: what :func:`capture_id` gave; a bucket may be compiled long after its capture.
+    """
+    from torch._logging import trace_structured
+
+    trace_structured(
+        "artifact", lambda: {"name": name, "encoding": encoding}, payload_fn=text, compile_id=capture, expect_trace_id=False
+    )

@@ -62,6 +62,10 @@ class DrawingError(FxbucketError, RuntimeError):
     """A picture could not be laid out or written."""
 
 
+class FxbucketWarning(UserWarning):
+    """Something still gives right results, but not the way that was asked for."""
+
+
 def nearest(name: str, possible: Iterable[str], limit: int = 8) -> str:
     """Return the clause of an error message that says what was possible, nearest match first.
 
