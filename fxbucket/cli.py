@@ -1,25 +1,24 @@
-"""The command line: ``fxbucket demo`` and ``fxbucket doctor``.
+"""The command line: ``fxbucket demo``, ``render``, ``explain`` and ``doctor``.
 
 Exit codes: 0 all is well, 1 something was run and is not as promised, 2 the command line itself is wrong, 3 something
 that the command needs is not installed.
+
+torch takes seconds to import, so each command imports what it needs, and ``--help`` answers at once.
 """
 
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 import fxbucket
-from fxbucket.demo import MissingPackageError, Plan, run
-from fxbucket.doctor import examine
-from fxbucket.passes.errors import FxbucketError, OptionError, UnsupportedTorchError
-from fxbucket.visualize import save_svg
+
+if TYPE_CHECKING:
+    from fxbucket.model_spec import Example
 
 BROKEN, WRONG_USAGE, MISSING = 1, 2, 3
 
@@ -30,6 +29,38 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="module:factory or path/to/file.py:factory. The factory takes nothing and returns (model, args) or "
+        "(model, args, kwargs): the arguments of an example call.",
+    ),
+]
+Axes = Annotated[
+    list[str] | None,
+    typer.Option("--axes", metavar="NAME=EXPR", help="A size that varies: tokens=x.shape[0]. May be repeated."),
+]
+Sizes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sizes",
+        metavar="AXIS=SIZE,...",
+        help="Pinned sizes: tokens=256,512, or x.shape[0]=256. Axes are crossed; b=1,t=128 is one combination.",
+    ),
+]
+Split = Annotated[
+    list[str] | None, typer.Option("--split", metavar="OP", help="Cut at this op: aten::sigmoid. May be repeated.")
+]
+Compiler = Annotated[str, typer.Option(help="inductor, aot_eager, eager, or any backend of torch.compile.")]
+Theme = Annotated[Literal["light", "dark"], typer.Option(help="The colours of pictures.")]
+Full = Annotated[
+    bool | None, typer.Option("--full/--folded", help="Draw every node, or what repeats once. Default: what can be read.")
+]
+Links = Annotated[
+    bool, typer.Option("--source-links/--no-source-links", help="Link ops to their source lines, by paths of this machine.")
+]
 
 
 def _print_version(wanted: bool) -> None:
@@ -53,55 +84,154 @@ def demo(
     size: Annotated[
         list[int] | None, typer.Option(min=2, help="A pinned number of tokens; may be repeated. Default: 16, 64, 128.")
     ] = None,
-    compiler: Annotated[str, typer.Option(help="Any backend of torch.compile.")] = Plan.compiler,
-    rounds: Annotated[int, typer.Option(min=1, help="Timed calls of each competitor at each size.")] = Plan.rounds,
-    threads: Annotated[int, typer.Option(min=1, help="Torch's threads; one keeps times steady.")] = Plan.threads,
-    tolerance: Annotated[
-        float, typer.Option(min=0, help="Largest absolute difference of the logits from eager.")
-    ] = Plan.tolerance,
+    compiler: Compiler = "inductor",
+    rounds: Annotated[int, typer.Option(min=1, help="Timed calls of each competitor at each size.")] = 100,
+    threads: Annotated[int, typer.Option(min=1, help="Torch's threads; one keeps times steady.")] = 1,
+    tolerance: Annotated[float, typer.Option(min=0, help="Largest absolute difference of the logits from eager.")] = 1e-5,
 ) -> None:
-    """Compile a small Llama for a few sizes; compare it with eager, time it beside torch.compile, and draw it.
+    """Compile a small Llama, compare it with eager, time it, and draw it.
 
     Ends with code 1 where a result is not eager's, or a size is not served by its own bucket.
     """
+    from rich.console import Console
+
+    from fxbucket.demo import Plan, run
+    from fxbucket.visualize import save_svg
+
     sizes = tuple(size) if size else Plan.sizes
     plan = Plan(sizes=sizes, compiler=compiler, rounds=rounds, threads=threads, tolerance=tolerance)
     problems = run(plan, out, save_svg, Console())
-    errors = Console(stderr=True)
     for problem in problems:
-        errors.print(f"not as promised: {problem}", style="red", markup=False, highlight=False)
+        _complain(f"not as promised: {problem}")
     if problems:
         raise typer.Exit(BROKEN)
 
 
 @app.command()
+def render(
+    model: Model,
+    axes: Axes = None,
+    sizes: Sizes = None,
+    split: Split = None,
+    step: Annotated[
+        str, typer.Option(help="captured, split, discover, admit, concretize or verify, or its number. Default: the last.")
+    ] = "",
+    bucket: Annotated[str, typer.Option(metavar="AXIS=SIZE,...", help="Make it concrete for these sizes.")] = "",
+    piece: Annotated[str, typer.Option(help="Show one piece: its name or number.")] = "",
+    against: Annotated[str, typer.Option(metavar="STEP", help="Show what differs from this step.")] = "",
+    graph: Annotated[int, typer.Option(min=0, help="Which graph, where the model breaks into several.")] = 0,
+    format: Annotated[
+        Literal["svg", "dot", "text", "json"] | None,
+        typer.Option(help="Default: what --out ends in, else text."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(dir_okay=False, help="The file. Default: standard output.")] = None,
+    theme: Theme = "light",
+    full: Full = None,
+    source_links: Links = True,
+) -> None:
+    """Print or draw a model at one step of the pipeline.
+
+    The model is called once, uncompiled, with the arguments that the factory gives.
+    """
+    from fxbucket.command_values import bucket_of
+    from fxbucket.model_spec import captured_program
+    from fxbucket.render import View, format_for
+    from fxbucket.render import render as write
+
+    kind = format_for(format, out)
+    fold: Any = "auto" if full is None else not full
+    pinned = bucket_of(bucket) if bucket else None
+    view = View(step, pinned, piece, against, theme, fold, source_links)
+    program = captured_program(_example(model), graph, **_given(axes, sizes, split))
+    write(program, view, kind, out)
+
+
+@app.command()
+def explain(
+    model: Model,
+    axes: Axes = None,
+    sizes: Sizes = None,
+    split: Split = None,
+    compiler: Compiler = "inductor",
+    format: Annotated[Literal["text", "json"], typer.Option(help="Tables, or JSON.")] = "text",
+) -> None:
+    """Print what was captured, cut, compiled and served.
+
+    The model is compiled and called once with the arguments that the factory gives.
+    """
+    import json
+
+    compiled = _called(model, compiler=compiler, **_given(axes, sizes, split))
+    explanation = compiled.explain()
+    typer.echo(json.dumps(explanation.data(), indent=1, default=str) if format == "json" else str(explanation))
+
+
+@app.command()
 def doctor() -> None:
-    """Show what fxbucket needs, what this machine has, and what to do about the rest.
+    """Show what is missing on this machine, and what to do.
 
     Ends with code 3 where something is missing without which models cannot be compiled.
     """
-    words = {"ok": "[green]ok[/green]", "optional": "[yellow]missing[/yellow]", "needed": "[red]MISSING[/red]"}
+    from rich.console import Console
+
+    from fxbucket.doctor import examine, table_of
+
     checks = examine()
-    table = Table("", "what", box=box.SIMPLE)
-    table.add_column("found", overflow="fold")
-    table.add_column("what to do", overflow="fold")
-    for check in checks:
-        table.add_row(words[check.state], check.name, check.found, check.mend)
-    Console().print(table)
+    Console().print(table_of(checks))
     if any(check.state == "needed" for check in checks):
         raise typer.Exit(MISSING)
 
 
+def _given(axes: list[str] | None, sizes: list[str] | None, split: list[str] | None) -> dict[str, Any]:
+    from fxbucket.command_values import axes_of, sizes_of
+
+    return {"axes": axes_of(axes or ()), "sizes": sizes_of(sizes or ()), "splitting_ops": split or []}
+
+
+def _example(model: str) -> Example:
+    from fxbucket.model_spec import load_example
+
+    return load_example(model)
+
+
+def _called(model: str, **options: Any) -> Any:
+    """Return a model compiled with these options, after one call of it."""
+    from fxbucket.model_spec import called
+
+    return called(_example(model), **options)
+
+
+def _complain(text: str) -> None:
+    from rich.console import Console
+
+    Console(stderr=True, soft_wrap=True).print(text, style="red", markup=False, highlight=False)
+
+
 def main() -> None:
     """Run the command line; an error that fxbucket raises on purpose is printed without a traceback."""
+    usual = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     try:
         app()
-    except FxbucketError as error:
-        Console(stderr=True).print(f"fxbucket: {error}", style="red", markup=False, highlight=False)
-        sys.exit(_exit_code(error))
+    except Exception as error:
+        code = _exit_code(error)
+        if code is None:
+            raise
+        _complain(f"fxbucket: {error}")
+        sys.exit(code)
+    finally:
+        warnings.formatwarning = usual
 
 
-def _exit_code(error: FxbucketError) -> int:
-    if isinstance(error, OptionError):
+def _exit_code(error: Exception) -> int | None:
+    """Return the code to end with; ``None`` for an error that nobody raised on purpose."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        error.msg = "torch is not installed: pip install torch"
+        return MISSING
+    # Where torch is too old, the package of the errors cannot be imported, and its module of errors is loaded already.
+    errors = sys.modules.get("fxbucket.passes.errors")
+    if errors is None or not isinstance(error, errors.FxbucketError):
+        return None
+    if isinstance(error, (errors.OptionError, errors.AxisError, errors.SizeError, errors.BoundaryError)):
         return WRONG_USAGE
-    return MISSING if isinstance(error, (MissingPackageError, UnsupportedTorchError)) else BROKEN
+    return MISSING if isinstance(error, ImportError) else BROKEN

@@ -8,12 +8,15 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
+from rich import box
+from rich.markup import escape
+from rich.table import Table
 
 from fxbucket.passes.errors import UnsupportedTorchError
 from fxbucket.passes.torch_version import OLDEST_TORCH, check_torch_version
@@ -47,6 +50,17 @@ def examine() -> tuple[Check, ...]:
         _python, _torch, _compilers, _cpp_compiler, _python_headers, _gpu, _dot, _transformers,
     )  # fmt: skip
     return tuple(check() for check in checks)
+
+
+def table_of(checks: Iterable[Check]) -> Table:
+    """Return checks as a table for the terminal."""
+    words = {"ok": "[green]ok[/green]", "optional": "[yellow]missing[/yellow]", "needed": "[red]MISSING[/red]"}
+    table = Table("", "what", box=box.SIMPLE)
+    table.add_column("found", overflow="fold")
+    table.add_column("what to do", overflow="fold")
+    for check in checks:
+        table.add_row(words[check.state], check.name, escape(check.found), escape(check.mend))
+    return table
 
 
 def _python() -> Check:
