@@ -8,6 +8,7 @@
 #   Python.h     Inductor's C++ code includes it
 #   g++          Inductor compiles with it
 #   dot          Graphviz; drawings, and the tests of drawings, need it
+#   chromium     and its driver; the tests of the report in a browser need them
 # Without venv nothing works, so that is an error. The rest is a warning: people without root can still install.
 set -eu
 
@@ -98,4 +99,12 @@ if ! has dot; then
     install_package graphviz graphviz graphviz && has dot ||
         say "WARNING: Graphviz's dot is missing and could not be installed. Drawings, and the tests of drawings, need it:" \
             "install the package graphviz"
+fi
+
+has_chromium() { has chromium || has chromium-browser || has google-chrome; }
+
+if ! has_chromium || ! has chromedriver; then
+    install_package chromium chromium - && install_package chromium-driver chromedriver - && has_chromium && has chromedriver ||
+        say "WARNING: Chromium and its driver are missing and could not be installed. The tests of the report in a browser" \
+            "are skipped: install the packages chromium and chromium-driver"
 fi

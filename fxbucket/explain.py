@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,8 +11,6 @@ from fxbucket.passes.text import condition_text
 from fxbucket.profile import Profile
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from fxbucket.dispatch import Dispatcher
     from fxbucket.entry import Entry
 
@@ -115,19 +112,14 @@ class Explanation:
         return found
 
     def __str__(self) -> str:
-        from rich.console import Console
+        from fxbucket.tables import explanation_text
 
-        out = io.StringIO()
-        console = Console(file=out, width=120, color_system=None)
-        if not self.graphs:
-            console.print("nothing is captured yet: call the model, or warmup(...) it.")
-        for number, graph in enumerate(self.graphs):
-            console.print(f"graph {number}" + (f": runs as it is, {graph.refusal}" if graph.refusal else ""))
-            for table in _tables(graph):
-                console.print(table)
-            if graph.eager_calls:
-                console.print(f"calls of the captured graph as it is: {graph.eager_calls}")
-        return out.getvalue().rstrip()
+        return explanation_text(self)
+
+    def _repr_html_(self) -> str:
+        from fxbucket.tables import explanation_html
+
+        return explanation_html(self)
 
 
 def _plain(value: Any) -> Any:
@@ -139,39 +131,6 @@ def _plain(value: Any) -> Any:
 
 
 _NOT_PLAIN = frozenset({"program", "code"})
-
-
-def _tables(graph: GraphFacts) -> list[Table]:
-    def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-        from rich.table import Table
-
-        made = Table(*columns, title=title, title_justify="left")
-        for row in rows:
-            made.add_row(*row)
-        return made
-
-    found = [
-        table(
-            "pieces",
-            ("piece", "kind", "nodes", "why"),
-            [(piece.name, piece.kind, str(piece.num_nodes), piece.reason) for piece in graph.pieces],
-        ),
-        table(
-            "axes",
-            ("axis", "symbol", "range", "read by"),
-            [(axis.name, axis.symbol, axis.range, ", ".join(axis.expressions)) for axis in graph.axes],
-        ),
-    ]
-    if graph.guards:
-        found.append(table("guards", ("the capture is valid while",), [(guard,) for guard in graph.guards]))
-    rows = []
-    for bucket in graph.buckets:
-        why = "; ".join(text for text in (bucket.reason, *bucket.conditions) if text)
-        rows.append((bucket.bucket, bucket.state, f"{bucket.seconds:.2f}", str(bucket.calls), why))
-    found.append(table("buckets", ("bucket", "state", "seconds", "calls", "conditions or reason"), rows))
-    if graph.misses:
-        found.append(table("misses", ("sizes", "calls"), [(sizes, str(count)) for sizes, count in graph.misses.items()]))
-    return found
 
 
 def explain(dispatchers: Sequence[Dispatcher], profile: Profile | None = None) -> Explanation:

@@ -91,6 +91,11 @@ class Piece:
 
         return piece_text(self)
 
+    def _repr_html_(self) -> str:
+        from fxbucket.passes.text import notebook_text
+
+        return notebook_text(str(self))
+
 
 @dataclass(frozen=True)
 class SymbolUse:
@@ -231,6 +236,11 @@ class Program:
         from fxbucket.passes.text import program_text
 
         return program_text(self)
+
+    def _repr_html_(self) -> str:
+        from fxbucket.passes.text import notebook_text
+
+        return notebook_text(str(self))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Program):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Mapping
 
 import sympy
@@ -176,6 +177,11 @@ def piece_text(piece: Piece, name: Namer | None = None) -> str:
     kind = "boundary, runs as it is" if piece.is_boundary else "nothing to compile" if piece.is_trivial else "compiled"
     head = f"{piece.name} ({kind}): {piece.reason}"
     return f"{head}\n{graph_text(piece.module, name or axis_namer(piece.axes))}"
+
+
+def notebook_text(text: str) -> str:
+    """Return a text as HTML that a notebook shows as it is, without breaking its lines."""
+    return f'<pre style="white-space: pre; overflow-x: auto; line-height: 1.3">{html.escape(text)}</pre>'
 
 
 def program_text(program: Program) -> str:

@@ -69,7 +69,7 @@ def test_readme_shows_the_quickstart_and_its_output():
     assert promise_of(quickstart) in blocks_of(readme, "text")
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/architecture.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/architecture.md", "docs/report.md", "CONTRIBUTING.md"])
 def test_links_lead_somewhere(document: str):
     path = ROOT / document
     text = path.read_text(encoding="utf-8")

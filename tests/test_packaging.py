@@ -54,6 +54,12 @@ def test_wheel_holds_every_module_once(wheel: zipfile.ZipFile):
     assert "fxbucket/py.typed" in wheel.namelist()
 
 
+def test_wheel_holds_the_files_of_the_report(wheel: zipfile.ZipFile):
+    parts = {path.name for path in (ROOT / "visualize").iterdir() if path.suffix in (".jinja", ".css", ".js")}
+    assert {"page.html.jinja", "page.css", "page.js"} <= parts
+    assert {f"fxbucket/visualize/{name}" for name in parts} <= set(wheel.namelist())
+
+
 def test_wheel_has_one_top_level_name(wheel: zipfile.ZipFile):
     tops = {name.partition("/")[0] for name in wheel.namelist()}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"fxbucket"}

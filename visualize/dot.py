@@ -11,15 +11,13 @@ import graphviz
 from fxbucket.passes.program import Piece, Program
 from fxbucket.visualize.draw import sketch_of
 from fxbucket.visualize.fold import Fold, folded
-from fxbucket.visualize.labels import TIMES
+from fxbucket.visualize.labels import TIMES, printable
 from fxbucket.visualize.sketch import Arrow, Box, Cluster, Member, Sketch, boxes_in
 from fxbucket.visualize.theme import CLUSTER_STYLES, FONTS, FORMS, Theme, ThemeName, theme_named
 
 SPACE = "\u2002"
 """Half as wide as high; keeps a label off its arrow, where Graphviz would drop a plain space."""
 
-# What XML 1.0 cannot carry, not even escaped, and surrogates, which UTF-8 cannot.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _BREAK = re.compile(r"\r\n|[\r\n\u2028\u2029]")
 _ESCAPES = (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("\\", "\\\\"))
 _BRACKETS = re.compile(r"^\]+")
@@ -177,4 +175,4 @@ def _plain(text: str) -> str:
 
 def _printable(text: str) -> str:
     # Graphviz 2 leaves an ampersand alone where it seems to begin an entity, so that `&lt;` would show as `<`.
-    return _LOOKS_LIKE_ENTITY.sub(f"&{_WORD_JOINER}", _UNPRINTABLE.sub("\ufffd", text))
+    return _LOOKS_LIKE_ENTITY.sub(f"&{_WORD_JOINER}", printable(text))

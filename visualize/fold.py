@@ -171,7 +171,8 @@ def _frame(members: Sequence[Member], run: Run) -> Cluster:
     key = f"{first[0].key}.repeat"
     tooltip = f"{run.count} times one after the other; drawn once\nalso {', '.join(names)}"
     title, lines = f"{TIMES} {run.count}", (shorten(also, 60),)
-    return Cluster(key, title, "repeat", first, lines, shorten(tooltip, 2000), num_repeats=run.count)
+    others = dict.fromkeys(text for box in boxes_in(rest) for text in (box.place, box.name, *box.path[-1:]) if text)
+    return Cluster(key, title, "repeat", first, lines, shorten(tooltip, 2000), num_repeats=run.count, also=(*names, *others))
 
 
 def _without_unread_leaves(before: Sketch, after: Sketch) -> Sketch:

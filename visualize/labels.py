@@ -20,6 +20,14 @@ WIRE = "·"
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
+# What XML 1.0 cannot carry, not even escaped, and surrogates, which UTF-8 cannot.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+# An absolute path of at least one folder: /home/me/model.py, C:\\work\\model.py; the last name is kept.
+_FOLDERS = re.compile(
+    r"""(?<![\w./:*<])(?:[A-Za-z]:\\(?:[^\\\s'"<>|]+\\)+|/(?:[^/\s'"()<>,:;*=|]+/)+)(?=[^/\s'"()<>,:;*=|])"""
+)
+
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>.*)')
 _CONTAINER = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
@@ -128,6 +136,16 @@ def _argument(argument: object, name: Namer, write: Callable[[str], str]) -> str
 def returns_text(structure: object) -> str:
     """Return what a program's call returns, values by their names: ``(x_2, 48, None)``."""
     return without_addresses(str(structure)).replace("%", "")
+
+
+def printable(text: str) -> str:
+    """Return a text with a sign for each character that XML or UTF-8 cannot carry."""
+    return _UNPRINTABLE.sub("\ufffd", text)
+
+
+def without_folders(text: str) -> str:
+    """Return a text with the folders of absolute paths left out: ``/home/me/model.py`` becomes ``model.py``."""
+    return _FOLDERS.sub("", text)
 
 
 def without_addresses(text: str) -> str:

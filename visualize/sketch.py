@@ -98,6 +98,7 @@ class Cluster:
         lines: the small texts below the title.
         tooltip: what is worth knowing besides.
         num_repeats: how many times what it holds occurs, one after the other.
+        also: names and modules of what is not drawn because it repeats what is.
     """
 
     key: str
@@ -107,6 +108,7 @@ class Cluster:
     lines: tuple[str, ...] = ()
     tooltip: str = ""
     num_repeats: int = 1
+    also: tuple[str, ...] = ()
 
 
 Member = Box | Cluster

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import xml.etree.ElementTree as ET
@@ -14,6 +15,7 @@ import torch
 from torch import fx
 
 import fxbucket
+from fxbucket.explain import Explanation
 from fxbucket.passes import Concretize, Discover, Pipeline, Program, Split, at_op
 from fxbucket.passes.captured import Capture, Placeholder
 
@@ -193,3 +195,50 @@ def read_dot() -> Callable[[str], Parsed]:
 @pytest.fixture(scope="session")
 def read_svg() -> Callable[[str], Drawn]:
     return lambda text: Drawn(ET.fromstring(text.encode()))
+
+
+class Halves(torch.nn.Module):
+    """A guard on its rows (they must be even), a boundary, and a name that HTML must escape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] % 2 == 0:
+            x = x + 1
+        return torch.sigmoid(self.up(x).relu()).t()
+
+
+def explain_halves(profiled: bool) -> Explanation:
+    torch.compiler.reset()
+    compiled = fxbucket.compile(
+        Halves(),
+        sizes={"rows": [4, 8, 7]},
+        axes={"rows": "x.shape[0]"},
+        splitting_ops=["aten::sigmoid"],
+        compiler="eager",
+    )
+    with torch.no_grad():
+        compiled(torch.randn(4, 4))
+        with compiled.profile() if profiled else contextlib.nullcontext():
+            for rows in (4, 8, 8, 6):
+                compiled(torch.randn(rows, 4))
+    return compiled.explain()
+
+
+@pytest.fixture(scope="session")
+def explained() -> Explanation:
+    """Three pieces; buckets of 4 and 8 rows, one of 7 that is refused, one miss; four recorded calls."""
+    return explain_halves(profiled=True)
+
+
+@pytest.fixture(scope="session")
+def unprofiled() -> Explanation:
+    return explain_halves(profiled=False)
+
+
+@pytest.fixture(scope="session")
+def concrete_deep(deep: Program) -> Program:
+    """65 pieces for 16 tokens."""
+    return Concretize({"tokens": 16})(deep)

@@ -1,0 +1,104 @@
+"""An explanation as tables: for a terminal, and for a notebook."""
+
+from __future__ import annotations
+
+import html
+import io
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fxbucket.explain import Explanation, GraphFacts
+
+_NOTHING = "nothing is captured yet: call the model, or warmup(...) it."
+
+# A notebook may be light or dark: text and lines take its own colour.
+_CELL = "border: 1px solid color-mix(in srgb, currentColor 25%, transparent); padding: 2px 8px; text-align: left"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, the heads of columns, and rows of texts."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def tables_of(graph: GraphFacts) -> tuple[Table, ...]:
+    """Return what is known of a captured graph: pieces, axes, guards, buckets, misses."""
+    pieces = tuple((piece.name, piece.kind, str(piece.num_nodes), piece.reason) for piece in graph.pieces)
+    axes = tuple((axis.name, axis.symbol, axis.range, ", ".join(axis.expressions)) for axis in graph.axes)
+    buckets = tuple(
+        (
+            bucket.bucket,
+            bucket.state,
+            f"{bucket.seconds:.2f}",
+            str(bucket.calls),
+            "; ".join(text for text in (bucket.reason, *bucket.conditions) if text),
+        )
+        for bucket in graph.buckets
+    )
+    found = [
+        Table("pieces", ("piece", "kind", "nodes", "why"), pieces),
+        Table("axes", ("axis", "symbol", "range", "read by"), axes),
+    ]
+    if graph.guards:
+        found.append(Table("guards", ("the capture is valid while",), tuple((guard,) for guard in graph.guards)))
+    found.append(Table("buckets", ("bucket", "state", "seconds", "calls", "conditions or reason"), buckets))
+    if graph.misses:
+        misses = tuple((sizes, str(count)) for sizes, count in graph.misses.items())
+        found.append(Table("misses", ("sizes", "calls"), misses))
+    return tuple(found)
+
+
+def explanation_text(explanation: Explanation) -> str:
+    """Return an explanation as tables for a terminal of 120 columns."""
+    from rich import table
+    from rich.console import Console
+
+    out = io.StringIO()
+    # Brackets in names and reasons are no markup.
+    console = Console(file=out, width=120, color_system=None, markup=False)
+    if not explanation.graphs:
+        console.print(_NOTHING)
+    for number, graph in enumerate(explanation.graphs):
+        console.print(_headline(number, graph))
+        for one in tables_of(graph):
+            made = table.Table(*one.columns, title=one.title, title_justify="left")
+            for row in one.rows:
+                made.add_row(*row)
+            console.print(made)
+        if graph.eager_calls:
+            console.print(_eager(graph))
+    return out.getvalue().rstrip()
+
+
+def explanation_html(explanation: Explanation) -> str:
+    """Return an explanation as HTML tables for a notebook."""
+    parts = [] if explanation.graphs else [f"<p>{_NOTHING}</p>"]
+    for number, graph in enumerate(explanation.graphs):
+        parts.append(f"<p><b>{html.escape(_headline(number, graph))}</b></p>")
+        parts += [_html(table) for table in tables_of(graph)]
+        if graph.eager_calls:
+            parts.append(f"<p>{html.escape(_eager(graph))}</p>")
+    return "\n".join(parts)
+
+
+def _headline(number: int, graph: GraphFacts) -> str:
+    return f"graph {number}" + (f": runs as it is, {graph.refusal}" if graph.refusal else "")
+
+
+def _eager(graph: GraphFacts) -> str:
+    return f"calls of the captured graph as it is: {graph.eager_calls}"
+
+
+def _html(table: Table) -> str:
+    head = "".join(f'<th scope="col" style="{_CELL}">{html.escape(column)}</th>' for column in table.columns)
+    rows = "".join(
+        "<tr>" + "".join(f'<td style="{_CELL}">{html.escape(cell)}</td>' for cell in row) + "</tr>" for row in table.rows
+    )
+    return (
+        f'<table style="border-collapse: collapse; margin: 0 0 1em"><caption style="text-align: left; color: inherit">'
+        f"{html.escape(table.title)}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    )
