@@ -5,6 +5,8 @@ PYTHON ?= python3
 WORKERS ?= 2
 # More for pytest, such as PYTEST_ARGS="-k split -x".
 PYTEST_ARGS ?=
+# More for the benchmarks, such as BENCH_ARGS=--write.
+BENCH_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -47,8 +49,9 @@ format: $(INSTALLED) ## mend what ruff can mend
 fuzz: $(INSTALLED) ## the property tests alone, with thousands of examples each: hours
 	HYPOTHESIS_PROFILE=long $(PYTEST) -m hypothesis --timeout 0 $(PYTEST_ARGS)
 
-bench: $(INSTALLED) ## measure against eager and torch.compile
-	$(BIN)/python examples/benchmark.py
+bench: $(INSTALLED) ## run every benchmark; BENCH_ARGS=--write renews docs/benchmarks.md
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[bench]'
+	$(BIN)/python -m tests.benchmarks all $(BENCH_ARGS)
 
 clean: ## remove what builds, tests and the demo left; .venv stays
 	rm -rf out build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,11 +1,14 @@
-"""Draw a program before and after it is made concrete: pictures of an attention layer, cut at its attention.
+"""Draw an attention layer, cut at its attention: with symbolic sizes, made concrete, and what differs between the two.
 
-Give a folder as the argument; without one the pictures go to ``out/``. Graphviz's ``dot`` must be installed.
+The last picture is of sixteen such layers, one after the other. Give a folder as the argument; without one the pictures go
+to ``out/``. Graphviz's ``dot`` must be installed.
 
 Prints:
 
     out/split.svg: 3 pieces, tokens in 2..∞
     out/concrete.svg: 3 pieces, tokens=64
+    out/difference.svg: 12 changed, 1 gone, 0 new
+    out/folded.svg: 33 pieces
 """
 
 import sys
@@ -17,7 +20,7 @@ from torch import nn
 
 import fxbucket
 from fxbucket.passes import Concretize, Discover, Pipeline, Split, Verify, at_op
-from fxbucket.visualize import save_svg
+from fxbucket.visualize import diff_text, save_diff_svg, save_svg
 
 
 class Attention(nn.Module):
@@ -37,17 +40,40 @@ class Attention(nn.Module):
         return x + attended
 
 
+ATTENTION = at_op("torch.nn.functional.scaled_dot_product_attention")
+
+
+def attention() -> tuple[nn.Module, tuple[torch.Tensor]]:
+    """Return the layer and the arguments of a call; the command line shows it by ``examples/draw.py:attention``."""
+    return Attention(), (torch.randn(8, 32),)
+
+
+def layers() -> tuple[nn.Module, tuple[torch.Tensor]]:
+    """Return sixteen layers and the arguments of a call."""
+    return nn.Sequential(*(Attention() for _ in range(16))), (torch.randn(8, 32),)
+
+
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with torch.no_grad():
-        program = fxbucket.capture(Attention(), torch.randn(8, 32), axes={"tokens": "x.shape[0]"})
-    split = Pipeline([Split(at_op("torch.nn.functional.scaled_dot_product_attention")), Discover()])(program)
+        model, args = attention()
+        program = fxbucket.capture(model, *args, axes={"tokens": "x.shape[0]"})
+        model, args = layers()
+        deep = fxbucket.capture(model, *args, axes={"tokens": "input.shape[0]"})
+    split = Pipeline([Split(ATTENTION), Discover()])(program)
     save_svg(split, folder / "split.svg")
     print(f"{folder / 'split.svg'}: {len(split.pieces)} pieces, tokens in {split.axes[0].range}")
 
     concrete = Pipeline([Concretize({"tokens": 64}), Verify()])(split)
     save_svg(concrete, folder / "concrete.svg")
     print(f"{folder / 'concrete.svg'}: {len(concrete.pieces)} pieces, {concrete.bucket}")
+
+    save_diff_svg(split, concrete, folder / "difference.svg")
+    print(f"{folder / 'difference.svg'}: {diff_text(split, concrete).splitlines()[2]}")
+
+    deep = Split(ATTENTION)(deep)
+    save_svg(deep, folder / "folded.svg", fold=True)
+    print(f"{folder / 'folded.svg'}: {len(deep.pieces)} pieces")
 
 
 if __name__ == "__main__":

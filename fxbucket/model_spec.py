@@ -63,8 +63,10 @@ def load_example(text: str) -> Example:
     module = _load_file(place) if place.endswith(".py") else _load_module(place)
     factory: Any = module
     for part in name.split("."):
-        possible = [key for key, value in vars(factory).items() if callable(value) and not key.startswith("_")]
         if not hasattr(factory, part):
+            # What a module imports is seldom meant.
+            own = {key: value for key, value in vars(factory).items() if getattr(value, "__module__", "") == module.__name__}
+            possible = [key for key, value in own.items() if callable(value) and not key.startswith("_")]
             raise OptionError(f"model {text!r}: {place} has no {name!r}; {nearest(part, possible)}.")
         factory = getattr(factory, part)
     if isinstance(factory, torch.nn.Module) or not callable(factory):

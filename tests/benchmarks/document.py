@@ -1,0 +1,82 @@
+"""Writes a benchmark's section of docs/benchmarks.md: how it was made, its tables and its plots."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DOCUMENT = ROOT / "docs" / "benchmarks.md"
+IMAGES = ROOT / "docs" / "images"
+
+
+def provenance(name: str, **versions: str) -> str:
+    """Return the command that makes a section, the date, the machine and the versions, as text."""
+    others = "".join(f", {what} {version}" for what, version in versions.items())
+    load = f"; load {os.getloadavg()[0]:.1f} at the end" if hasattr(os, "getloadavg") else ""
+    return (
+        f"Made by `python -m tests.benchmarks {name} --write` on {datetime.date.today():%Y-%m-%d}: torch "
+        f"{torch.__version__}{others}, Python {platform.python_version()}; {_processor()}, {os.cpu_count()} cores"
+        f"{load}."
+    )
+
+
+def _processor() -> str:
+    try:
+        found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a Markdown table; every column but the first is aligned to the right."""
+    lines = [columns, ["---", *("--:" for _ in columns[1:])], *rows]
+    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
+
+
+def write_section(name: str, text: str) -> None:
+    """Put a benchmark's text between its two marks in the document.
+
+    Raises:
+        ValueError: the document has no such marks.
+    """
+    before = DOCUMENT.read_text(encoding="utf-8")
+    begin, end = f"<!-- {name}: written by the benchmark -->", f"<!-- {name}: end -->"
+    if begin not in before or end not in before:
+        raise ValueError(f"{DOCUMENT} has no marks for {name!r}: put these two lines where its section goes: {begin} {end}")
+    head, rest = before.split(begin, 1)
+    DOCUMENT.write_text(f"{head}{begin}\n\n{text.strip()}\n\n{end}{rest.split(end, 1)[1]}", encoding="utf-8")
+
+
+def save_plot(path: Path, panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], across: str) -> None:
+    """Draw lines with logarithmic axes into an SVG file, one panel beside the other.
+
+    Args:
+        path: the file.
+        panels: for each panel, by the title of its vertical axis, the points of each line by the line's name.
+        across: what the horizontal axis shows.
+    """
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    import matplotlib.pyplot as plt
+
+    # Text as text, and ids that do not change from run to run.
+    style = {"svg.fonttype": "none", "svg.hashsalt": path.name, "font.family": "sans-serif", "font.size": 11}
+    with mpl.rc_context(style):
+        figure, places = plt.subplots(1, len(panels), figsize=(5.2 * len(panels), 4), squeeze=False, layout="constrained")
+        for place, (title, lines) in zip(places[0], panels.items(), strict=True):
+            for marker, (name, points) in zip("osD^vPX", lines.items(), strict=False):
+                place.loglog(*zip(*points, strict=True), marker=marker, markersize=5, label=name)
+            place.set(xlabel=across, ylabel=title)
+            place.grid(which="major", alpha=0.4)
+            place.legend(frameon=False)
+        figure.savefig(path, metadata={"Date": None, "Creator": None}, facecolor="white")
+        plt.close(figure)

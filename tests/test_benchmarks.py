@@ -1,0 +1,69 @@
+"""Benchmarks: the one entry, and what they write into docs/benchmarks.md. Nothing here looks at a time."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks import document
+from tests.benchmarks.__main__ import benchmarks
+from tests.benchmarks.visualize_scale import measure
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def entry(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+def test_every_benchmark_is_listed_with_what_it_measures():
+    known = benchmarks()
+    assert "visualize_scale" in known
+    assert "document" not in known
+    assert all(known.values())
+    done = entry()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(known)
+
+
+def test_an_unknown_benchmark_ends_with_2():
+    done = entry("visualise")
+    assert done.returncode == 2
+    assert "there is no visualise; choose from all, " in done.stderr
+
+
+def test_each_section_of_the_document_is_made_by_a_benchmark():
+    text = document.DOCUMENT.read_text(encoding="utf-8")
+    begun = re.findall(r"<!-- (\w+): written by the benchmark -->", text)
+    assert begun
+    assert begun == re.findall(r"<!-- (\w+): end -->", text)
+    assert set(begun) <= set(benchmarks())
+
+
+def test_a_section_is_replaced_between_its_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "benchmarks.md"
+    path.write_text("# Head\n<!-- a: written by the benchmark -->\nold\n<!-- a: end -->\ntail\n")
+    monkeypatch.setattr(document, "DOCUMENT", path)
+    for _ in range(2):
+        document.write_section("a", document.table(("x", "y"), [("one", 2)]))
+    assert path.read_text() == (
+        "# Head\n<!-- a: written by the benchmark -->\n\n| x | y |\n| --- | --: |\n| one | 2 |\n\n<!-- a: end -->\ntail\n"
+    )
+    with pytest.raises(ValueError, match="has no marks for 'b'"):
+        document.write_section("b", "text")
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="needs Graphviz's dot")
+def test_drawings_are_measured():
+    rows = list(measure([10]))
+    assert [(row.kind, row.is_split) for row in rows] == [
+        (kind, is_split) for kind in ("layers", "chain", "near", "far") for is_split in (False, True)
+    ]
+    assert all(row.num_bytes > 1000 and row.num_boxes >= 10 for row in rows)
