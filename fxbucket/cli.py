@@ -1,4 +1,4 @@
-"""The command line: ``fxbucket demo``, ``render``, ``explain`` and ``doctor``.
+"""The command line: ``fxbucket demo``, ``render``, ``report``, ``explain`` and ``doctor``.
 
 Exit codes: 0 all is well, 1 something was run and is not as promised, 2 the command line itself is wrong, 3 something
 that the command needs is not installed.
@@ -121,7 +121,7 @@ def render(
     against: Annotated[str, typer.Option(metavar="STEP", help="Show what differs from this step.")] = "",
     graph: Annotated[int, typer.Option(min=0, help="Which graph, where the model breaks into several.")] = 0,
     format: Annotated[
-        Literal["svg", "dot", "text", "json"] | None,
+        Literal["svg", "dot", "text", "html", "json"] | None,
         typer.Option(help="Default: what --out ends in, else text."),
     ] = None,
     out: Annotated[Path | None, typer.Option(dir_okay=False, help="The file. Default: standard output.")] = None,
@@ -161,9 +161,39 @@ def explain(
     """
     import json
 
-    compiled = _called(model, compiler=compiler, **_given(axes, sizes, split))
+    from fxbucket.model_spec import called
+
+    compiled = called(_example(model), compiler=compiler, **_given(axes, sizes, split))
     explanation = compiled.explain()
     typer.echo(json.dumps(explanation.data(), indent=1, default=str) if format == "json" else str(explanation))
+
+
+@app.command()
+def report(
+    model: Model,
+    axes: Axes = None,
+    sizes: Sizes = None,
+    split: Split = None,
+    compiler: Compiler = "inductor",
+    out: Annotated[Path, typer.Option(dir_okay=False, help="The file; it is replaced.")] = Path("report.html"),
+    calls: Annotated[int, typer.Option(min=0, help="Record so many more calls, for the plots of time.")] = 0,
+    full: Full = None,
+    source_links: Links = True,
+) -> None:
+    """Write one HTML file about a model, its pieces and buckets.
+
+    The model is compiled and called once with the arguments that the factory gives. The file needs no network.
+    """
+    from fxbucket.model_spec import called, profile_calls
+    from fxbucket.visualize import save_page
+
+    example = _example(model)
+    compiled = called(example, compiler=compiler, **_given(axes, sizes, split))
+    if calls:
+        profile_calls(compiled, example, calls)
+    fold: Any = "auto" if full is None else not full
+    save_page(compiled, out, title=Path(model).name, fold=fold, source_links=source_links)
+    typer.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB; open it in a browser")
 
 
 @app.command()
@@ -192,13 +222,6 @@ def _example(model: str) -> Example:
     from fxbucket.model_spec import load_example
 
     return load_example(model)
-
-
-def _called(model: str, **options: Any) -> Any:
-    """Return a model compiled with these options, after one call of it."""
-    from fxbucket.model_spec import called
-
-    return called(_example(model), **options)
 
 
 def _complain(text: str) -> None:

@@ -97,6 +97,13 @@ def called(example: Example, **options: Any) -> Any:
     return compiled
 
 
+def profile_calls(compiled: Any, example: Example, number: int) -> None:
+    """Call a compiled model so many times, and record where the time goes."""
+    with _prints_aside(), compiled.profile():
+        for _ in range(number):
+            compiled(*example.args, **example.kwargs)
+
+
 def _blame(example: Example, error: Exception) -> str:
     """Return what a failed call says: the model's own error where it fails without fxbucket too."""
     try:

@@ -1,4 +1,4 @@
-"""One step of a program as a file: a picture, DOT, text or JSON."""
+"""One step of a program as a file: a picture, DOT, text, JSON, or a page."""
 
 from __future__ import annotations
 
@@ -18,15 +18,11 @@ from fxbucket.passes.plain_data import piece_data, program_data
 from fxbucket.passes.program import Piece, Program, Step
 from fxbucket.passes.text import axis_namer
 from fxbucket.passes.verify import Verify
-from fxbucket.visualize import diff_text, save_diff_svg, svg_text
-from fxbucket.visualize.dot import dot_of
-from fxbucket.visualize.draw import sketch_of
-from fxbucket.visualize.fold import folded
+from fxbucket.visualize import diff_text, dot_text, save_diff_svg, save_page, svg_text
 from fxbucket.visualize.svg import write_text
-from fxbucket.visualize.theme import theme_named
 
-Format = Literal["svg", "dot", "text", "json"]
-SUFFIXES: dict[str, Format] = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".txt": "text", ".json": "json"}
+Format = Literal["svg", "dot", "text", "html", "json"]
+SUFFIXES: dict[str, Format] = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".txt": "text", ".html": "html", ".json": "json"}
 
 CAPTURED = "captured"
 
@@ -81,6 +77,13 @@ def render(program: Program, view: View, kind: Format, out: Path | None) -> None
     subject = _chosen(steps, view.step, view.piece)
     if view.against:
         _render_difference(_chosen(steps, view.against, view.piece), subject, view, kind, out)
+    elif kind == "html":
+        if out is None:
+            raise OptionError("--format html writes a file; name it with --out page.html.")
+        if view.piece:
+            raise OptionError("--piece with --format html is not possible: a page shows all pieces of its program.")
+        shown = _program_at(steps, view.step)
+        save_page(shown, out, theme=view.theme, fold=view.fold, source_links=view.source_links)
     else:
         _emit(_text(subject, view, kind), out)
 
@@ -142,8 +145,7 @@ def _text(subject: Program | Piece, view: View, kind: Format) -> str:
     if kind == "svg":
         return svg_text(subject, theme=view.theme, fold=view.fold, source_links=view.source_links)
     if kind == "dot":
-        sketch = sketch_of(subject, source_links=view.source_links)
-        return dot_of(folded(sketch, view.fold), theme_named(view.theme))
+        return dot_text(subject, theme=view.theme, fold=view.fold, source_links=view.source_links)
     if kind == "json":
         data: Any = piece_data(subject, axis_namer(subject.axes)) if isinstance(subject, Piece) else program_data(subject)
         return json.dumps(data, indent=1)

@@ -26,7 +26,12 @@ _WORD_JOINER = "\u2060"
 
 
 def dot_text(
-    subject: Program | Piece, *, theme: ThemeName = "light", fold: Fold = "auto", fold_parameters: bool = True
+    subject: Program | Piece,
+    *,
+    theme: ThemeName = "light",
+    fold: Fold = "auto",
+    fold_parameters: bool = True,
+    source_links: bool = True,
 ) -> str:
     """Return a program or a piece as DOT text; the same program gives the same text.
 
@@ -36,12 +41,14 @@ def dot_text(
         fold: ``True`` draws parts that repeat once and straight chains as one box, ``False`` draws every node, and
             ``"auto"`` folds only where the whole would be too large to read.
         fold_parameters: write parameters and buffers into the ops that read them instead of drawing them.
+        source_links: link each op to its source line; ``False`` names the file alone.
 
     Raises:
         OptionError: the subject cannot be drawn, or there is no such theme.
     """
     colours = theme_named(theme)
-    return dot_of(folded(sketch_of(subject, fold_parameters=fold_parameters), fold), colours)
+    sketch = sketch_of(subject, fold_parameters=fold_parameters, source_links=source_links)
+    return dot_of(folded(sketch, fold), colours)
 
 
 def dot_of(sketch: Sketch, theme: Theme) -> str:

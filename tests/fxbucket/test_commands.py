@@ -175,6 +175,8 @@ def test_combinations_and_sizes_that_are_seen(model: str):
         (["--axes", "other=y.shape[0]"], "axis 'y.shape[0]' names no argument"),
         (["--split", "aten::sigmod"], "'aten::sigmod') matches no node"),
         (["--graph", "1"], "graph 1 is not there"),
+        (["--format", "html"], "--format html writes a file; name it with --out page.html"),
+        (["--piece", "0", "--out", "page.html"], "--piece with --format html is not possible"),
         (["--format", "json", "--against", "0"], "a difference is text or svg"),
         (["--format", "svg", "--against", "0"], "--against draws into a file"),
     ],
@@ -201,7 +203,26 @@ def test_no_bucket_to_choose_is_told(model: str, monkeypatch: pytest.MonkeyPatch
     assert (code, "no bucket to make the program concrete for" in errors) == (2, True)
 
 
-@pytest.mark.parametrize("command", ["render", "explain"])
+@needs_dot
+def test_a_page_of_the_steps_is_written(model: str, tmp_path: Path):
+    assert output_of("render", model, *GIVEN, "--bucket", "tokens=7", "--out", str(tmp_path / "page.html")) == ""
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<!doctype html>" in page
+    assert "f32[7, 8]" in page
+
+
+@needs_dot
+def test_a_report_is_written_with_calls_over_time(model: str, tmp_path: Path):
+    out = tmp_path / "report.html"
+    said = output_of("report", model, *GIVEN, "--compiler", "eager", "--calls", "3", "--out", str(out), "--no-source-links")
+    assert said.startswith(f"{out}: ")
+    page = out.read_text(encoding="utf-8")
+    assert "boundary op aten::sigmoid" in page
+    assert "a model.py:make" in page
+    assert str(tmp_path) not in page
+
+
+@pytest.mark.parametrize("command", ["render", "explain", "report"])
 def test_a_factory_that_fails_ends_with_1(
     model: str, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -15,10 +15,7 @@ import torch
 
 import fxbucket
 from fxbucket.passes import Concretize, Discover, Pipeline, Split, Verify
-from fxbucket.visualize import diff_text
-from fxbucket.visualize.dot import dot_of
-from fxbucket.visualize.draw import sketch_of
-from fxbucket.visualize.theme import LIGHT
+from fxbucket.visualize import diff_text, dot_text
 from tests.visualize.golden_models import CASES, Case
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -42,7 +39,7 @@ def texts_of(case: Case) -> dict[str, str]:
     name = case.model.__name__
     found = {f"{name}.txt": "\n\n".join(f"=== {title}\n{text}" for title, text in sections.items()) + "\n"}
     for step in ("split", "concrete"):
-        found[f"{name}_{step}.dot"] = dot_of(sketch_of(steps[step], source_links=False), LIGHT)
+        found[f"{name}_{step}.dot"] = dot_text(steps[step], fold=False, source_links=False)
     return found
 
 
