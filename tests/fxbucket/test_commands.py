@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -203,10 +206,18 @@ def test_no_bucket_to_choose_is_told(model: str, monkeypatch: pytest.MonkeyPatch
     assert (code, "no bucket to make the program concrete for" in errors) == (2, True)
 
 
+def whole_page(path: Path) -> str:
+    """Return a page with the texts and drawings that are packed in it."""
+    page = path.read_text(encoding="utf-8")
+    packed = re.findall(r">\s*([A-Za-z0-9+/=]{400,})\s*<", page)
+    assert packed
+    return "\n".join([page, *(gzip.decompress(base64.b64decode(one)).decode() for one in packed)])
+
+
 @needs_dot
 def test_a_page_of_the_steps_is_written(model: str, tmp_path: Path):
     assert output_of("render", model, *GIVEN, "--bucket", "tokens=7", "--out", str(tmp_path / "page.html")) == ""
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    page = whole_page(tmp_path / "page.html")
     assert "<!doctype html>" in page
     assert "f32[7, 8]" in page
 
@@ -216,7 +227,7 @@ def test_a_report_is_written_with_calls_over_time(model: str, tmp_path: Path):
     out = tmp_path / "report.html"
     said = output_of("report", model, *GIVEN, "--compiler", "eager", "--calls", "3", "--out", str(out), "--no-source-links")
     assert said.startswith(f"{out}: ")
-    page = out.read_text(encoding="utf-8")
+    page = whole_page(out)
     assert "boundary op aten::sigmoid" in page
     assert "a model.py:make" in page
     assert str(tmp_path) not in page
