@@ -164,11 +164,10 @@ def compile_map(graph: GraphFacts, labels: Sequence[str]) -> HeatMap | None:
     for label, bucket in zip(labels, graph.buckets, strict=True):
         for artifact in bucket.artifacts:
             place = (artifact.name, label)
-            if artifact.origin == "compiled":
+            texts[place] = "" if artifact.origin == "compiled" else artifact.origin
+            if artifact.seconds > 0:
                 values[place] = artifact.seconds
-            else:
-                texts[place] = artifact.origin
-    columns = [label for label in labels if any(bucket == label for _, bucket in (*values, *texts))]
+    columns = [label for label in labels if any(bucket == label for _, bucket in texts)]
     return heat_map(values, [piece.name for piece in graph.pieces], columns, texts) if values else None
 
 
@@ -184,16 +183,17 @@ def heat_map(
         values: seconds by row and column.
         rows: names of rows, in order.
         columns: names of columns, in order.
-        texts: what cells say that have no number.
+        texts: what cells say in the place of a number, or beside it.
     """
     most = max(values.values())
     least = min(values.values())
 
     def cell(place: tuple[str, str]) -> Cell:
+        said = (texts or {}).get(place, "")
         if place not in values:
-            return Cell((texts or {}).get(place, ""))
+            return Cell(said)
         share = _share(values[place], least, most)
-        return Cell(seconds_text(values[place]), min(int(share * HEAT_LEVELS), HEAT_LEVELS - 1))
+        return Cell(f"{said} {seconds_text(values[place])}".strip(), min(int(share * HEAT_LEVELS), HEAT_LEVELS - 1))
 
     found = tuple((row, tuple(cell((row, column)) for column in columns)) for row in rows)
     return HeatMap(tuple(columns), found, seconds_text(least), seconds_text(most))
@@ -204,5 +204,5 @@ def _share(value: float, least: float, most: float) -> float:
     if most <= least:
         return 0.0
     if least > 0 and most / least > 20:
-        return math.log(value / least) / math.log(most / least)
+        return (math.log(value) - math.log(least)) / (math.log(most) - math.log(least))
     return (value - least) / (most - least)

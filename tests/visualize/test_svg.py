@@ -19,7 +19,7 @@ from fxbucket.passes.captured import Placeholder
 from fxbucket.passes.errors import DrawingError, OptionError
 from fxbucket.passes.program import CutReason
 from fxbucket.visualize import save_svg, svg_text
-from fxbucket.visualize.labels import TIMES
+from fxbucket.visualize.labels import TIMES, without_folders
 from fxbucket.visualize.sketch import Arrow, Box, Cluster, Sketch
 from fxbucket.visualize.svg import svg_of
 from fxbucket.visualize.theme import LIGHT
@@ -106,6 +106,21 @@ def test_a_piece_alone_names_its_axes(split: Program, read_svg: Callable[[str], 
     text = svg_text(split.pieces[0])
     assert "f32[tokens, 16]" in text
     assert "[s" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("at /home/me/model.py:12 in forward", "at model.py:12 in forward"),
+        ("'/tmp/cache_me/ab/cab.py'", "'cab.py'"),
+        (r"C:\Users\me\model.py", "model.py"),
+        ("https://example.org/a/b", "https://example.org/a/b"),
+        ("a / b // c /* d */ e", "a / b // c /* d */ e"),
+        ("aten/relu.default", "aten/relu.default"),
+    ],
+)
+def test_folders_of_paths_are_left_out(text: str, shown: str):
+    assert without_folders(text) == shown
 
 
 def test_titles_lie_over_arrows(split: Program, read_svg: Callable[[str], Any]):
