@@ -21,6 +21,7 @@ import fxbucket
 from fxbucket.frame import signature_of
 from fxbucket.passes.errors import CaptureError, FxbucketError, OptionError, nearest
 from fxbucket.passes.program import Program
+from fxbucket.progress import progress_bar
 
 _LONGEST = 300
 """Characters of an error that are shown; torch's may be pages long."""
@@ -87,8 +88,10 @@ def called(example: Example, **options: Any) -> Any:
         ModelError: the call raised an error that is not fxbucket's.
     """
     compiled = fxbucket.compile(example.model, **options)
+    # A terminal shows what compiles now; a file gets errors alone.
+    progress = progress_bar() if sys.stderr.isatty() else contextlib.nullcontext()
     try:
-        with _prints_aside():
+        with _prints_aside(), progress:
             compiled(*example.args, **example.kwargs)
     except FxbucketError:
         raise

@@ -178,7 +178,9 @@ def _leaves(argument: object, name: Namer) -> Iterator[str]:
     elif isinstance(argument, slice):
         yield from _leaves((argument.start, argument.stop, argument.step), name)
     elif isinstance(argument, fx.Node):
-        yield argument.name
+        value = value_of(argument)
+        is_axis = argument.op == "placeholder" and isinstance(value, SYMBOLIC_TYPES)
+        yield name(value) if is_axis else argument.name
     elif isinstance(argument, SYMBOLIC_TYPES):
         yield name(argument)
     elif isinstance(argument, torch.Tensor):

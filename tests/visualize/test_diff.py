@@ -35,7 +35,7 @@ def test_numbers_in_the_place_of_symbols(split: Program, concrete: Program):
     ]
     assert lines_of(text, "program") == ["s23: placeholder gone: it is 512 now", "l_ids_: shape (tokens,) → (512,)"]
     assert lines_of(text, "piece_1") == ["attention: shape (tokens, 16) → (512, 16)"]
-    assert "reshape: shape (tokens, 16) → (512, 16); argument s23 → 512" in lines_of(text, "piece_2")
+    assert "reshape: shape (tokens, 16) → (512, 16); argument tokens → 512" in lines_of(text, "piece_2")
     assert f"chunk: value 2 {TIMES} f32[tokens, 16] → 2 {TIMES} f32[512, 16]" in lines_of(text, "piece_0")
 
 
