@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fxbucket.torch_compat import generated_code
+import sympy
+
+from fxbucket.inductor import generated_code
 
 PieceCall = Callable[..., Any]
 """Takes a piece's inputs in order and returns its outputs as a tuple or a list."""
 
-Origin = Literal["compiled", "shared", "as it is"]
+Origin = Literal["compiled", "worker", "loaded", "shared", "as it is"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,14 +23,21 @@ class Artifact:
     Attributes:
         piece: the piece's name.
         call: runs it.
-        origin: ``"compiled"`` for this piece, ``"shared"`` with an equal one, or ``"as it is"``: not compiled at all.
-        seconds: how long the compiler took; 0 where it was not asked.
+        inputs: the names of the program's values that ``call`` takes, in its order.
+        origin: ``"compiled"`` here, by a ``"worker"``, ``"loaded"`` from the store, ``"shared"`` with an equal piece, or
+            ``"as it is"``: not compiled at all.
+        seconds: how long its compilation or loading took; 0 for what is shared or runs as it is.
+        conditions: what its compiler came to rely on.
+        note: why it was not shared, stored or sent to a worker, or an empty text.
     """
 
     piece: str
     call: PieceCall
+    inputs: tuple[str, ...]
     origin: Origin
     seconds: float = 0.0
+    conditions: tuple[sympy.Basic, ...] = ()
+    note: str = ""
 
     @property
     def code(self) -> str:

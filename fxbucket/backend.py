@@ -12,8 +12,8 @@ import torch
 from torch import fx
 
 from fxbucket.axes import AxisSpec, python_spelling
+from fxbucket.build import Builder
 from fxbucket.capture import program_of
-from fxbucket.compilers import compiler_for
 from fxbucket.dispatch import Dispatcher
 from fxbucket.explain import Explanation, explain
 from fxbucket.frame import current_call
@@ -21,6 +21,7 @@ from fxbucket.journal import Journal
 from fxbucket.options import Options
 from fxbucket.passes.admit import Admit
 from fxbucket.passes.captured import Capture, value_of
+from fxbucket.passes.deduplicate import Deduplicate
 from fxbucket.passes.discover import Discover
 from fxbucket.passes.errors import AxisError, FxbucketWarning, OptionError, nearest
 from fxbucket.passes.pipeline import Pipeline
@@ -40,6 +41,7 @@ def default_pipeline(options: Options, missing: Any = "error") -> Pipeline:
             *options.passes,  # the user's own
             Discover(),  # where the arguments carry which symbol
             Admit(options.buckets),  # which buckets the capture's guards allow
+            Deduplicate(),  # which pieces are equal and share artifacts
         )
     )
 
@@ -56,7 +58,7 @@ class Backend:
         check_torch_version()
         self.options = options
         self.dispatchers: list[Dispatcher] = []
-        self._compiler = compiler_for(options.compiler, options.inductor_options)
+        self._builder = Builder(options)
         self._warned: set[str] = set()
         self._recorder: Recorder | None = None
         self._profile: Profile | None = None
@@ -81,7 +83,7 @@ class Backend:
             first = not self.dispatchers and not partial
             passes = default_pipeline(self.options, "error" if first else "ignore")
             prepared = Pipeline((passes,), observers=(journal.step,))(program)
-        dispatcher = Dispatcher(prepared, self.options, self._compiler, journal)
+        dispatcher = Dispatcher(prepared, self.options, self._builder, journal)
         journal.prepared(prepared, dispatcher.emitted.source)
         if self.options.compile_when == "first_call":
             dispatcher.compile_all()

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import sympy
 from torch import fx
 
-from fxbucket.artifact import Artifact, PieceCall
+from fxbucket.artifact import PieceCall
+from fxbucket.inductor import inductor_compile, inductor_option_names
+from fxbucket.passes.ambient import Ambient
 from fxbucket.passes.captured import value_of
 from fxbucket.passes.errors import CompileError, FxbucketError, OptionError, nearest
+from fxbucket.passes.form import Form
 from fxbucket.passes.program import Piece, Program
-from fxbucket.passes.symbolic import fake_mode_of, fresh_environment
+from fxbucket.passes.recreate import recreate
+from fxbucket.passes.symbolic import FakeTensorMode, conditions_in, fake_mode_of, fresh_environment
 from fxbucket.torch_compat import (
     backend_names,
     compiling_under,
-    inductor_compile,
-    inductor_option_names,
     registered_backend,
     without_tracing,
 )
@@ -64,32 +69,83 @@ def _check_inductor_options(options: Mapping[str, Any]) -> None:
             raise OptionError(f"inductor_options: Inductor has no option {name!r}; {nearest(name, known)}.")
 
 
-def compile_piece(piece: Piece, program: Program, compiler: Compile) -> Artifact:
-    """Compile one piece for the bucket that its program was made concrete for.
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """What a compiler gave for one piece.
 
-    A boundary, and a piece that holds nothing to compile, runs as it is.
+    Attributes:
+        call: runs it; takes the inputs in the order in which the compiler was given them.
+        seconds: how long the compiler took.
+        conditions: what the compiler came to rely on, of the sizes that it was given as symbols.
+    """
+
+    call: PieceCall
+    seconds: float
+    conditions: tuple[sympy.Basic, ...] = ()
+
+
+def compile_piece(piece: Piece, program: Program, compiler: Compile) -> Compiled:
+    """Compile one piece as it stands in its program, for the bucket that the program was made concrete for.
+
+    What the compiler relies on is recorded in the program's own environment: see :func:`recorded_conditions`.
 
     Raises:
         CompileError: the compiler failed; names the piece and the bucket, and carries the compiler's own error.
     """
-    if not piece.is_compiled:
-        return Artifact(piece.name, _run_as_is(piece.module, ()), "as it is")
     placeholders = [node for node in piece.module.graph.nodes if node.op == "placeholder"]
     inputs = [value_of(node) for node in placeholders]
     mode = fake_mode_of([value_of(node) for node in piece.module.graph.nodes]) or fresh_environment()[1]
     # Compilers own what they are given, and some rewrite it; the program's graph stays as it is.
     module = fx.GraphModule(piece.module, _copied(piece.module))
+    with _naming(f"{piece.name} for bucket {program.bucket}"):
+        return _compile(module, inputs, mode, program.capture.ambient, compiler)
+
+
+def compile_form(form: Form, compiler: Compile, title: str) -> Compiled:
+    """Compile one piece from its form; the call takes the inputs in the form's order.
+
+    Args:
+        form: a portable form.
+        compiler: what compiles it.
+        title: the piece and its bucket, for errors.
+
+    Raises:
+        CompileError: the compiler failed; names the piece and the bucket, and carries the compiler's own error.
+    """
+    made = recreate(form)
+    with _naming(title):
+        compiled = _compile(made.module, list(made.inputs), made.mode, form.ambient, compiler)
+    return replace(compiled, conditions=made.conditions(form))
+
+
+def _compile(
+    module: fx.GraphModule, inputs: Sequence[Any], mode: FakeTensorMode, ambient: Ambient, compiler: Compile
+) -> Compiled:
     started = time.perf_counter()
+    with without_tracing(), compiling_under(mode), ambient.restored():
+        call = compiler(module, inputs)
+    return Compiled(call, time.perf_counter() - started)
+
+
+@contextlib.contextmanager
+def _naming(title: str) -> Iterator[None]:
     try:
-        with without_tracing(), compiling_under(mode), program.capture.ambient.restored():
-            call = compiler(module, inputs)
+        yield
     except FxbucketError:
         raise
     except Exception as error:
-        raise CompileError(
-            f"compiling {piece.name} for bucket {program.bucket} failed: {type(error).__name__}: {error}"
-        ) from error
-    return Artifact(piece.name, call, "compiled", time.perf_counter() - started)
+        raise CompileError(f"compiling {title} failed: {type(error).__name__}: {error}") from error
+
+
+def recorded_conditions(program: Program) -> tuple[sympy.Basic, ...]:
+    """Return what compilations in a program's own environment came to rely on, beyond what the capture does."""
+    mode = fake_mode_of(value_of(node) for piece in program.pieces for node in piece.module.graph.nodes)
+    if mode is None or mode.shape_env is None:
+        return ()
+    held = {guard.condition for guard in program.capture.guards}
+    return tuple(
+        condition for condition in conditions_in(mode.shape_env, frozenset(program.open_symbols)) if condition not in held
+    )
 
 
 def _copied(module: fx.GraphModule) -> fx.Graph:

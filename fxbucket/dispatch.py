@@ -6,12 +6,12 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sympy
 
-from fxbucket.compilers import Compile, compile_piece
+from fxbucket.build import Builder
 from fxbucket.emit import Emitted, Timing, bucket_function, dispatch_function, key_function
 from fxbucket.entry import Entry
 from fxbucket.fragments import hand_on
@@ -20,16 +20,14 @@ from fxbucket.options import Options
 from fxbucket.passes.admit import binding_for
 from fxbucket.passes.aliasing import exposed_placeholders
 from fxbucket.passes.buckets import Bucket
-from fxbucket.passes.captured import value_of
 from fxbucket.passes.concretize import Concretize
 from fxbucket.passes.discover import cheapest_use
 from fxbucket.passes.errors import FxbucketWarning, MissError, SizeError, VerifyError
 from fxbucket.passes.pipeline import Pipeline
 from fxbucket.passes.program import Program
-from fxbucket.passes.symbolic import Number, conditions_in, fake_mode_of
+from fxbucket.passes.symbolic import Number, symbols_in
 from fxbucket.passes.verify import Verify
 from fxbucket.profile import Recorder
-from fxbucket.progress import Progress, report
 
 MAX_DYNAMIC = 8
 """How many symbolic compilations one graph gets; each later call that none of them serves runs the graph as it is."""
@@ -47,7 +45,7 @@ class Dispatcher:
         emitted: the look-up in front of the buckets.
     """
 
-    def __init__(self, program: Program, options: Options, compiler: Compile, journal: Journal) -> None:
+    def __init__(self, program: Program, options: Options, builder: Builder, journal: Journal) -> None:
         self.program = program
         self._journal = journal
         self.entries: list[Entry] = []
@@ -55,7 +53,7 @@ class Dispatcher:
         self.misses: Counter[str] = Counter()
         self.eager_calls = 0
         self._options = options
-        self._compiler = compiler
+        self._builder = builder
         self._lock = threading.RLock()
         self._warned_of_overlap = False
         self._recorder: Recorder | None = None
@@ -78,12 +76,7 @@ class Dispatcher:
             if with_dynamic and varies and self._options.on_miss == "dynamic" and not self.dynamic:
                 self.dynamic.append(Entry(Bucket(), {}))
                 waiting.append(self.dynamic[0])
-            for done, entry in enumerate(waiting):
-                try:
-                    self._compile(entry, done, len(waiting))
-                except SizeError as error:
-                    # What goes with these sizes does not follow from the calls seen so far: its own first call tells.
-                    entry.note = str(error)
+            self._compile(waiting)
 
     def _prepare(self) -> Emitted:
         """Return the look-up in front of the buckets; their functions come as they are compiled."""
@@ -116,40 +109,62 @@ class Dispatcher:
                 if entry.emitted is None:
                     # What the entry leaves open is best tried at the sizes that do occur beside it.
                     entry.hints = self._sizes(args)
-                    self._compile(entry, 0, 1)
+                    self._compile_now(entry)
             return table[key](*args)
 
         table[key] = first_call
         self.entries.append(entry)
         entry.ready = lambda function: table.__setitem__(key, function)
 
-    def _compile(self, entry: Entry, done: int, total: int) -> Callable[..., Any]:
-        """Compile an entry's pieces and put its function in the place of the one that waits for it."""
-        started = time.perf_counter()
-        self._journal.compiling(entry.bucket, len(self.program.pieces))
-        concretize = Concretize(entry.bucket, remaining="keep", hints=entry.hints)
-        program = self.program
-        try:
-            program = Pipeline((concretize, Verify()))(program)
-        except VerifyError as error:
-            warnings.warn(f"bucket {entry.bucket} runs uncompiled: {error}", FxbucketWarning, stacklevel=2)
-            entry.note = str(error)
-            entry.emitted = Emitted(self._run_as_captured, "")
-        else:
-            compiled = [piece for piece in program.pieces if piece.is_compiled]
-            artifacts = []
-            for piece in program.pieces:
-                if piece.is_compiled:
-                    finished = done * len(compiled) + compiled.index(piece)
-                    report(Progress(str(entry.bucket), piece.name, finished, total * len(compiled)))
-                artifacts.append(compile_piece(piece, program, self._compiler))
-            entry.program, entry.artifacts, entry.note = program, tuple(artifacts), ""
-            entry.conditions = compile_conditions(program)
+    def _compile(self, entries: Sequence[Entry]) -> None:
+        """Compile the pieces of several entries together, and put each one's function in the place that waits for it."""
+        started = {}
+        programs: list[tuple[Entry, Program]] = []
+        for entry in entries:
+            started[id(entry)] = time.perf_counter()
+            self._journal.compiling(entry.bucket, len(self.program.pieces))
+            try:
+                programs.append((entry, self._program_for(entry)))
+            except SizeError as error:
+                # What goes with these sizes does not follow from the calls seen so far: its own first call tells.
+                entry.note = str(error)
+            except VerifyError as error:
+                warnings.warn(f"bucket {entry.bucket} runs uncompiled: {error}", FxbucketWarning, stacklevel=2)
+                entry.note = str(error)
+                entry.emitted = Emitted(self._run_as_captured, "")
+                entry.seconds = time.perf_counter() - started[id(entry)]
+                self._journal.compiled(self.program, "", entry.seconds, (), entry.note)
+                entry.ready(entry.emitted.function)
+        prepared = {id(entry): time.perf_counter() - started[id(entry)] for entry, _ in programs}
+        for (entry, program), built in zip(programs, self._builder.build([held for _, held in programs]), strict=True):
+            entry.program, entry.artifacts, entry.note = program, built.artifacts, ""
+            entry.conditions = self._checkable(built.conditions)
             entry.emitted = self._bucket_function(entry)
-        entry.seconds = time.perf_counter() - started
-        self._journal.compiled(program, entry.emitted.source, entry.seconds, entry.artifacts, entry.note)
-        entry.ready(entry.emitted.function)
+            entry.seconds = prepared[id(entry)] + sum(artifact.seconds for artifact in built.artifacts)
+            self._journal.compiled(program, entry.emitted.source, entry.seconds, entry.artifacts, entry.note)
+            entry.ready(entry.emitted.function)
+
+    def _compile_now(self, entry: Entry) -> Callable[..., Any]:
+        """Compile one entry for a call that waits for it; returns its function.
+
+        Raises:
+            SizeError: the entry's sizes cannot be made concrete.
+        """
+        self._compile([entry])
+        if entry.emitted is None:
+            raise SizeError(entry.note)
         return entry.emitted.function
+
+    def _program_for(self, entry: Entry) -> Program:
+        return Pipeline((Concretize(entry.bucket, remaining="keep", hints=entry.hints), Verify()))(self.program)
+
+    def _checkable(self, conditions: Sequence[sympy.Basic]) -> tuple[sympy.Basic, ...]:
+        """Return the conditions that a call's arguments can break."""
+        # Dynamo checks the capture's own guards before every call of its graph.
+        held = {guard.condition for guard in self.program.capture.guards}
+        # What no argument of the graph holds can only have come from those guards.
+        readable = {symbol for symbol in self.program.capture.hints if cheapest_use(self.program, symbol) is not None}
+        return tuple(condition for condition in conditions if condition not in held and symbols_in(condition) <= readable)
 
     def _bucket_function(self, entry: Entry) -> Emitted:
         """Write the function of a compiled entry; while a profile is taken, one that reads the clock."""
@@ -160,8 +175,9 @@ class Dispatcher:
             names = tuple(piece.name for piece in program.pieces)
             bucket = str(entry.bucket)
             timing = Timing(self._recorder.clock, lambda marks: record(number, bucket, names, marks))
-        calls = [artifact.call for artifact in entry.artifacts]
-        return bucket_function(program, calls, entry.conditions, self._refused, entry.counter, hand_on(self.program), timing)
+        return bucket_function(
+            program, entry.artifacts, entry.conditions, self._refused, entry.counter, hand_on(self.program), timing
+        )
 
     def profile(self, recorder: Recorder | None, number: int) -> None:
         """Have each call recorded from now on, under this number of the graph; with ``None`` no longer."""
@@ -219,7 +235,7 @@ class Dispatcher:
                 self._journal.uncompiled(f"none of {MAX_DYNAMIC} symbolic compilations serves its sizes")
                 return self._run_as_captured(*args)
             entry = Entry(Bucket(), {}, hints=sizes)
-            function = self._compile(entry, 0, 1)
+            function = self._compile_now(entry)
             self.dynamic.append(entry)
         return function(*args)
 
@@ -251,15 +267,3 @@ class Dispatcher:
         result = self.program.capture.module.forward(*args)
         recorder.record(self._number, "as captured", (), [started, recorder.clock()])
         return result
-
-
-def compile_conditions(program: Program) -> tuple[sympy.Basic, ...]:
-    """Return what the compilation of a symbolic program came to rely on, read back from the environment that it used."""
-    mode = fake_mode_of(value_of(node) for piece in program.pieces for node in piece.module.graph.nodes)
-    if mode is None or mode.shape_env is None:
-        return ()
-    # Dynamo checks the capture's own guards before every call of its graph.
-    held = {guard.condition for guard in program.capture.guards}
-    # What no argument of the graph holds can only have come from those guards.
-    readable = frozenset(symbol for symbol in program.open_symbols if cheapest_use(program, symbol) is not None)
-    return tuple(condition for condition in conditions_in(mode.shape_env, readable) if condition not in held)

@@ -12,12 +12,14 @@ from typing import Any
 import sympy
 import torch
 
+from fxbucket.artifact import Artifact
 from fxbucket.generated import function_from
 from fxbucket.passes.aliasing import written_overlap
+from fxbucket.passes.conditions import python_condition
 from fxbucket.passes.discover import cheapest_use
 from fxbucket.passes.errors import CaptureError
 from fxbucket.passes.program import Program, Ref, SymbolUse, refs_in
-from fxbucket.passes.symbolic import is_float_symbol, python_condition, symbols_in
+from fxbucket.passes.symbolic import is_float_symbol, symbols_in
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +50,7 @@ class Timing:
 
 def bucket_function(
     program: Program,
-    calls: Sequence[Callable[..., Any]],
+    artifacts: Sequence[Artifact],
     conditions: Sequence[sympy.Basic],
     refused: Callable[[tuple[Any, ...]], Any],
     counter: list[int],
@@ -59,7 +61,7 @@ def bucket_function(
 
     Args:
         program: made concrete for the bucket (or kept symbolic).
-        calls: what runs each piece, in order.
+        artifacts: what runs each piece, in order.
         conditions: what must hold of the open symbols; where one does not, ``refused`` gets the arguments instead.
         refused: see ``conditions``.
         counter: its first item counts the calls.
@@ -86,11 +88,11 @@ def bucket_function(
     if timing is not None:
         namespace |= {f"{own}clock": timing.clock, f"{own}record": timing.record}
         lines.append(f"{own}marks = [{own}clock()]")
-    for index, (piece, call) in enumerate(zip(program.pieces, calls, strict=True)):
+    for index, (piece, artifact) in enumerate(zip(program.pieces, artifacts, strict=True)):
         runner = f"{own}run_{piece.name}"
-        namespace[runner] = call
+        namespace[runner] = artifact.call
         targets = f"({', '.join(piece.outputs)},) = " if piece.outputs else ""
-        lines.append(f"{targets}{runner}({', '.join(piece.inputs)})")
+        lines.append(f"{targets}{runner}({', '.join(artifact.inputs)})")
         if timing is not None:
             lines.append(f"{own}marks.append({own}clock())")
         dead = sorted({name for name in (*piece.inputs, *piece.outputs) if last_use.get(name, -1) == index})

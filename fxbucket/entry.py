@@ -11,8 +11,9 @@ import sympy
 from fxbucket.artifact import Artifact
 from fxbucket.emit import Emitted
 from fxbucket.passes.buckets import Bucket
+from fxbucket.passes.conditions import holds
 from fxbucket.passes.program import Program
-from fxbucket.passes.symbolic import Number, holds
+from fxbucket.passes.symbolic import Number
 
 
 @dataclass(eq=False)

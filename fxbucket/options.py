@@ -40,6 +40,10 @@ class Options:
         max_seen: how many combinations ``sizes="seen"`` pins in one captured graph at most. Default: 64.
         passes: extra passes, each run on every program after Split. Default: none.
         inductor_options: Inductor's configuration for these compilations. Default: none.
+        cache: where Inductor's artifacts are kept for other processes: a folder of this user's own, ``"default"``:
+            ``$FXBUCKET_CACHE_DIR`` or the system's folder for a user's caches, or ``None``: nowhere.
+        workers: how many processes compile side by side (0 and 1: this one alone), or an executor with the interface of
+            ``concurrent.futures``. Default: as many as there are cores, where there is enough to compile.
         debug_dir: a folder where each captured graph leaves every step and what its buckets run as texts. Default: what the
             environment variable ``FXBUCKET_DEBUG_DIR`` names, else none.
     """
@@ -53,6 +57,8 @@ class Options:
     max_seen: int = 64
     passes: Sequence[Any] = ()
     inductor_options: Mapping[str, Any] = field(default_factory=dict)
+    cache: str | os.PathLike[str] | None = "default"
+    workers: int | Any | None = None
     debug_dir: str | os.PathLike[str] | None = None
 
     specs: tuple[AxisSpec, ...] = field(init=False)
@@ -75,6 +81,11 @@ class Options:
             raise OptionError(f"inductor_options={self.inductor_options!r}: give a dict.")
         if self.debug_dir is not None and not isinstance(self.debug_dir, (str, os.PathLike)):
             raise OptionError(f"debug_dir={self.debug_dir!r}: give the path of a folder, or leave the option out.")
+        if self.cache is not None and not isinstance(self.cache, (str, os.PathLike)):
+            raise OptionError(f"cache={self.cache!r}: give a folder, 'default', or None.")
+        is_number = isinstance(self.workers, int) and _is_int(self.workers) and self.workers >= 0
+        if self.workers is not None and not is_number and not callable(getattr(self.workers, "submit", None)):
+            raise OptionError(f"workers={self.workers!r}: give an int of at least 0, an executor, or None.")
         given = self.splitting_ops
         if isinstance(given, (str, Boundary)) or callable(given):
             given = (given,)

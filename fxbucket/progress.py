@@ -18,12 +18,14 @@ class Progress:
         piece: the piece's name.
         done: how many artifacts of this batch are finished.
         total: how many the batch holds.
+        hits: how many of the finished ones came from the store.
     """
 
     bucket: str
     piece: str
     done: int
     total: int
+    hits: int = 0
 
 
 Watcher = Callable[[Progress], None]

@@ -1,4 +1,4 @@
-"""The one place for torch's private names outside symbolic shapes.
+"""The one place for torch's private names outside symbolic shapes and Inductor.
 
 Checked with torch 2.11.0, 2.13.0 and 2.14.1. Each function says which private name it stands for and why no public one
 would do.
@@ -7,8 +7,7 @@ would do.
 from __future__ import annotations
 
 import contextlib
-import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -60,18 +59,6 @@ def without_tracing() -> Iterator[None]:
         yield
 
 
-def inductor_compile(module: fx.GraphModule, example_inputs: Sequence[Any], options: dict[str, Any]) -> Callable[..., Any]:
-    """Compile one graph with Inductor into an artifact that can be saved; call under :func:`compiling_under`.
-
-    Stands for ``torch._inductor.standalone_compile``, which has no name in ``torch.compiler`` yet.
-    """
-    import torch._inductor
-
-    return torch._inductor.standalone_compile(
-        module, list(example_inputs), dynamic_shapes="from_tracing_context", options={"config_patches": options}
-    )
-
-
 def registered_backend(name: str) -> Callable[..., Any]:
     """Return a ``torch.compile`` backend by name; raises ``torch._dynamo.exc.InvalidBackend`` for an unknown one."""
     from torch._dynamo.backends.registry import lookup_backend
@@ -118,13 +105,6 @@ PROPAGATED_MARK = (
     "_dynamo_propagated_dynamic_indices" if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13) else _WEAK_MARK
 )
 """The attribute by which AOTAutograd tells a later capture which dims of a tensor vary; the weak mark before 2.13."""
-
-
-def inductor_option_names() -> list[str]:
-    """Return the names of Inductor's options; stands for ``torch._inductor.list_options``."""
-    import torch._inductor
-
-    return list(torch._inductor.list_options())
 
 
 def hooks_are_guarded() -> AbstractContextManager[Any]:
@@ -178,44 +158,6 @@ class CaptureWatch:
         if self._start not in self._handler.start_callbacks:
             self._handler.register_start_callback(self._start)
             self._handler.register_end_callback(self._end)
-
-
-def generated_code(call: Callable[..., Any]) -> str:
-    """Return the code that Inductor generated for an artifact, forward before backward; empty where it is not found.
-
-    Stands for ``source_code`` of what Inductor returns, which lies at the end of a chain of wrappers.
-    """
-    found: dict[str, None] = {}
-    seen: set[int] = set()
-    waiting: list[Any] = [call]
-    while waiting and len(seen) < _MOST_WRAPPERS:
-        item = waiting.pop(0)
-        if id(item) in seen:
-            continue
-        seen.add(id(item))
-        code = getattr(item, "source_code", None)
-        if isinstance(code, str):
-            found[code] = None
-        else:
-            waiting += [inner for inner in _wrapped_by(item) if inner is not None]
-    return "\n".join(found)
-
-
-_MOST_WRAPPERS = 200
-
-
-def _wrapped_by(item: Any) -> list[Any]:
-    if isinstance(item, types.FunctionType):
-        cells = [cell.cell_contents for cell in item.__closure__ or () if cell != types.CellType()]
-        return [*cells, getattr(item, "__wrapped__", None)]
-    if isinstance(item, types.MethodType):
-        return [item.__self__, item.__func__]
-    if isinstance(item, (torch.Tensor, torch.nn.Module, types.ModuleType)):
-        return []
-    home = getattr(item, "__module__", None) or ""
-    if home.startswith(("torch._inductor", "torch._functorch")):
-        return [value for value in getattr(item, "__dict__", {}).values() if callable(value) or hasattr(value, "__dict__")]
-    return []
 
 
 def capture_id() -> Any:

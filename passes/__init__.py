@@ -1,4 +1,4 @@
-"""Passes over captured FX graphs: split, discover, admit, concretize, verify.
+"""Passes over captured FX graphs: split, discover, admit, deduplicate, concretize, verify.
 
 Stands on torch, sympy and networkx alone, and can be used without the rest of fxbucket.
 """
@@ -18,6 +18,7 @@ from fxbucket.passes.boundaries import every_n_nodes as every_n_nodes
 from fxbucket.passes.boundaries import where as where
 from fxbucket.passes.buckets import Bucket as Bucket
 from fxbucket.passes.concretize import Concretize as Concretize
+from fxbucket.passes.deduplicate import Deduplicate as Deduplicate
 from fxbucket.passes.discover import Discover as Discover
 from fxbucket.passes.pipeline import BasePass as BasePass
 from fxbucket.passes.pipeline import Pass as Pass
@@ -33,6 +34,7 @@ __all__ = [
     "Boundary",
     "Bucket",
     "Concretize",
+    "Deduplicate",
     "Discover",
     "Pass",
     "Piece",

@@ -10,10 +10,11 @@ import sympy
 
 from fxbucket.passes.buckets import Bucket, Range
 from fxbucket.passes.captured import Axis, Capture
+from fxbucket.passes.conditions import holds
 from fxbucket.passes.errors import AxisError, SizeError
 from fxbucket.passes.pipeline import BasePass
 from fxbucket.passes.program import Decision, Finding, Program
-from fxbucket.passes.symbolic import Number, holds, substitute, symbols_in
+from fxbucket.passes.symbolic import Number, substitute, symbols_in
 from fxbucket.passes.text import Namer, axis_namer, condition_text
 
 

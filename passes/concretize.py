@@ -184,7 +184,13 @@ class Concretize(BasePass):
         pieces, outputs = rebuild(program, MetadataMapper(values, mode, env))
         named = {name if name in capture.unseen else capture.axis(name).name: size for name, size in sizes.items()}
         done = replace(
-            program, pieces=pieces, outputs=outputs, binding=binding, hints=hints, bucket=bucket or Bucket.of(named)
+            program,
+            pieces=pieces,
+            outputs=outputs,
+            binding=binding,
+            hints=hints,
+            same={},
+            bucket=bucket or Bucket.of(named),
         )
         kept = [Finding(axis.name, "kept symbolic") for axis in open_axes]
         return done.with_findings(*kept)

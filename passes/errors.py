@@ -50,6 +50,10 @@ class CompileError(FxbucketError, RuntimeError):
     """A compiler failed on one piece for one bucket."""
 
 
+class StoreError(FxbucketError, RuntimeError):
+    """The artifact store cannot be used, or an entry of it is damaged, foreign or open to others."""
+
+
 class MissError(FxbucketError, LookupError):
     """No bucket serves a call's sizes and ``on_miss="error"`` was asked for."""
 

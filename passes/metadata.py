@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -19,22 +20,11 @@ from fxbucket.passes.symbolic import (
     is_fake,
     is_wrapper_subclass,
     symbols_in,
-    without_guards,
 )
+from fxbucket.passes.tensors import TensorFacts, build_tensor, flat_storage
 
 _DROPPED_META = frozenset({"grapharg", "tensor_dict", "unbacked_bindings", "tensor_meta"})
 """Keys of ``node.meta`` that only the capture itself can read; all hold symbolic values or real tensors."""
-
-
-def is_autograd_leaf(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has no history in autograd; unlike ``is_leaf`` this answers for every tensor.
-
-    A view of a multi-output op whose base was written to refuses to tell; it surely has a history.
-    """
-    try:
-        return tensor.is_leaf
-    except RuntimeError:
-        return False
 
 
 class MetadataMapper:
@@ -107,26 +97,14 @@ class MetadataMapper:
             )
         if source.layout is not torch.strided or source.is_quantized:
             raise CaptureError(f"a tensor of layout {source.layout} has no strides; it cannot be made concrete.")
-        with self._mode, torch.no_grad(), torch.inference_mode(False), without_guards(self._env):
-            storage = self._storage(source)
-            sizes = tuple(self.map(size) for size in source.shape)
-            strides = tuple(self.map(stride) for stride in source.stride())
-            offset = self.map(source.storage_offset())
-            built = torch.empty((0,), dtype=source.dtype, device=source.device)
-            is_leaf = is_autograd_leaf(source)
-            if source.requires_grad and not is_leaf:
-                # AOTAutograd hides a write to a leaf from autograd, so an inner value must not look like one.
-                with torch.enable_grad():
-                    built = built.requires_grad_().clone()
-            built.set_(storage.untyped_storage(), offset, sizes, strides)
-            if source.is_conj():
-                built = torch._conj(built)
-            if source.is_neg():
-                built = torch._neg_view(built)
-            if isinstance(source, torch.nn.Parameter):
-                built = torch.nn.Parameter(built, requires_grad=source.requires_grad)
-            elif source.requires_grad and is_leaf:
-                built.requires_grad_()
+        facts = TensorFacts.of(source)
+        mapped = replace(
+            facts,
+            sizes=tuple(self.map(size) for size in facts.sizes),
+            strides=tuple(self.map(stride) for stride in facts.strides),
+            offset=self.map(facts.offset),
+        )
+        built = build_tensor(mapped, self._storage(source), self._mode, self._env)
         # The source is kept beside the result, so that its id is not given to another tensor.
         self._tensors[id(source)] = (source, built)
         return built
@@ -137,6 +115,6 @@ class MetadataMapper:
         known = self._storages.get(storage._cdata)
         if known is None:
             length = self.map(storage.nbytes())
-            known = (source, torch.empty((length,), dtype=torch.uint8, device=source.device))
+            known = (source, flat_storage(length, source.device, self._mode, self._env))
             self._storages[storage._cdata] = known
         return known[1]

@@ -187,6 +187,7 @@ class Program:
         bucket: the bucket that the pieces were made concrete for; ``None`` before Concretize.
         binding: symbol → number for that bucket.
         hints: the values at which the symbols that are still open are tried, where not those of the capture.
+        same: each repeated piece → the first piece that is equal to it up to names; empty before Deduplicate.
         findings: what the last pass noticed; the pipeline moves them into the trail.
         trail: every step that made the program.
     """
@@ -199,6 +200,7 @@ class Program:
     bucket: Bucket | None = None
     binding: Mapping[sympy.Symbol, Number] = field(default_factory=dict)
     hints: Mapping[sympy.Symbol, Number] = field(default_factory=dict)
+    same: Mapping[str, str] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     trail: tuple[Step, ...] = ()
 

@@ -316,18 +316,3 @@ def conditions_in(env: ShapeEnv, symbols: frozenset[sympy.Symbol]) -> tuple[symp
         if free and free <= symbols:
             found.setdefault(guard.expr)
     return tuple(found)
-
-
-def holds(condition: Expression, values: Mapping[sympy.Symbol, Number]) -> bool | None:
-    """Whether a condition is true for these values; ``None`` when a symbol that it needs has no value."""
-    reduced = substitute(condition, values)
-    if isinstance(reduced, sympy.Basic):
-        return None
-    return bool(reduced)
-
-
-def python_condition(condition: sympy.Basic) -> str:
-    """Return a condition as Python source over its symbols' names: ``s77 % 8 == 0``."""
-    from torch.utils._sympy.printers import PythonPrinter
-
-    return str(PythonPrinter().doprint(condition))

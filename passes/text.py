@@ -10,8 +10,9 @@ import torch
 from torch import fx
 
 from fxbucket.passes.captured import Axis, value_of
+from fxbucket.passes.conditions import python_condition
 from fxbucket.passes.program import Piece, Program
-from fxbucket.passes.symbolic import SYMBOLIC_TYPES, expression_of, python_condition, symbols_in
+from fxbucket.passes.symbolic import SYMBOLIC_TYPES, Expression, expression_of, symbols_in
 
 DTYPE_NAMES = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.int64: "i64",
@@ -29,12 +30,16 @@ def axis_namer(axes: tuple[Axis, ...]) -> Namer:
     An axis whose name is not an identifier keeps its expression (``x.shape[0]``).
     """
     names = {symbol: sympy.Symbol(axis.name, integer=True) for axis in axes for symbol in axis.symbols}
+    # A graph holds few distinct sizes many times, and sympy takes long to write one.
+    written: dict[sympy.Basic, str] = {}
 
     def name(size: object) -> str:
         expression = expression_of(size) if isinstance(size, SYMBOLIC_TYPES) else size
-        if isinstance(expression, sympy.Basic):
-            return str(expression.xreplace({s: names[s] for s in symbols_in(expression) if s in names}))
-        return str(expression)
+        if not isinstance(expression, sympy.Basic):
+            return str(expression)
+        if expression not in written:
+            written[expression] = str(expression.xreplace({s: names[s] for s in symbols_in(expression) if s in names}))
+        return written[expression]
 
     return name
 
@@ -86,13 +91,12 @@ def value_text(value: object, name: Namer = plain_namer) -> str:
 
 def _contiguous_strides(tensor: torch.Tensor, name: Namer) -> list[str]:
     expected: list[str] = []
-    running: object = 1
+    running: Expression = 1
     for size in reversed(tensor.shape):
         expected.append(name(running))
         length = expression_of(size)
         # A row of length 0 or 1 counts as 1 in torch's own contiguous strides.
-        running = sympy.sympify(running) * (max(length, 1) if isinstance(length, int) else length)
-        running = int(running) if isinstance(running, sympy.Integer) else running
+        running = running * (max(length, 1) if isinstance(length, int) else length)
     return expected[::-1]
 
 

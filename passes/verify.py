@@ -12,10 +12,10 @@ import torch
 from fxbucket.passes.captured import value_of
 from fxbucket.passes.derive import derive
 from fxbucket.passes.errors import PreconditionError, VerifyError
-from fxbucket.passes.metadata import is_autograd_leaf
 from fxbucket.passes.pipeline import BasePass
 from fxbucket.passes.program import Finding, Program
 from fxbucket.passes.symbolic import SYMBOLIC_TYPES, Number, expression_of, is_wrapper_subclass, substitute, symbols_in
+from fxbucket.passes.tensors import is_autograd_leaf
 
 _SHOWN = 8
 """How many differences an error lists."""

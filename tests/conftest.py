@@ -1,8 +1,11 @@
-"""What every test starts from: a fresh torch.compile, one seed, one thread."""
+"""What every test starts from: a fresh torch.compile, one seed, one thread, a store of this run's own."""
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +13,11 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
+
+# Tests of one run share artifacts, also between processes; no test sees what the user or an earlier run has stored.
+if "FXBUCKET_CACHE_DIR" not in os.environ:
+    os.environ["FXBUCKET_CACHE_DIR"] = tempfile.mkdtemp(prefix="fxbucket-tests-")
+    atexit.register(shutil.rmtree, os.environ["FXBUCKET_CACHE_DIR"], ignore_errors=True)
 
 # HYPOTHESIS_PROFILE=long looks for hours (make fuzz). Continuous integration sees the same examples each run, so that a
 # failure there is the change's own; what random examples find elsewhere is kept in .hypothesis and tried first.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Callable
@@ -184,7 +185,12 @@ def source_line(node: fx.Node) -> SourceLine | None:
 
     The function that fxbucket generates around a model is nobody's source, and has another name in every capture.
     """
-    lines = str(node.meta.get("stack_trace") or "").splitlines()
+    return _innermost(str(node.meta.get("stack_trace") or ""))
+
+
+@functools.lru_cache(maxsize=8192)  # The nodes of a line share its trace, and so does each program that a pass makes.
+def _innermost(trace: str) -> SourceLine | None:
+    lines = trace.splitlines()
     found: list[SourceLine] = []
     for position, line in enumerate(lines):
         frame = _FRAME.search(line)

@@ -169,7 +169,7 @@ def test_extra_passes_run_on_every_program_after_split():
     )
     compiled(torch.randn(4))
     (program,) = compiled.programs
-    assert [step.name for step in program.trail] == ["split", "remark", "discover", "admit"]
+    assert [step.name for step in program.trail] == ["split", "remark", "discover", "admit", "deduplicate"]
     assert str(program.trail[1].findings[0]) == "here: saw: 2 pieces"
 
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 import fxbucket
 from fxbucket.passes import Program
 from fxbucket.passes.captured import value_of
+from fxbucket.passes.conditions import holds
 from fxbucket.passes.errors import AxisError, CaptureError
-from fxbucket.passes.symbolic import expression_of, holds
+from fxbucket.passes.symbolic import expression_of
 
 
 def argument(program: Program, source: str) -> Any:

@@ -87,7 +87,7 @@ def test_any_step_is_printed(model: str, step: str):
     ("choice", "shape"),
     [
         (["--step", "concretize"], "f32[256, 8]"),
-        (["--step", "4"], "f32[256, 8]"),
+        (["--step", "5"], "f32[256, 8]"),
         (["--bucket", "tokens=7"], "f32[7, 8]"),
         (["--bucket", "x.shape[0]=7", "--step", "verify"], "f32[7, 8]"),
         (["--bucket", "tokens=7", "--step", "split"], "f32[tokens, 8]"),
@@ -166,7 +166,7 @@ def test_combinations_and_sizes_that_are_seen(model: str):
     ("arguments", "said"),
     [
         (["--step", "splt"], "step 'splt' is not there; possible: 'split'"),
-        (["--step", "9"], "or a number below 4"),
+        (["--step", "9"], "or a number below 5"),
         (["--piece", "piece_9"], "--piece 'piece_9' is not there"),
         (["--piece", "0", "--step", "captured"], "this step has no pieces yet"),
         (["--bucket", "tokens=1"], "size 1 of axis 'tokens' lies outside 2..∞"),

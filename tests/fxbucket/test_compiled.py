@@ -306,4 +306,4 @@ def test_programs_are_what_was_captured_symbolic_and_cut():
     (program,) = compiled.programs
     assert program.open_symbols
     assert len(program.pieces) == 3
-    assert [step.name for step in program.trail] == ["split", "discover", "admit"]
+    assert [step.name for step in program.trail] == ["split", "discover", "admit", "deduplicate"]

@@ -41,6 +41,7 @@ def test_every_step_and_bucket_is_there(tmp_path: Path):
         "graph_0000/1_split.txt",
         "graph_0000/2_discover.txt",
         "graph_0000/3_admit.txt",
+        "graph_0000/4_deduplicate.txt",
         f"{bucket}/0_piece_0.txt",
         f"{bucket}/1_piece_1.txt",
         f"{bucket}/2_piece_2.txt",

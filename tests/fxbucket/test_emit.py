@@ -5,6 +5,7 @@ import math
 import traceback
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ import sympy
 import torch
 
 import fxbucket
-from fxbucket.compilers import compile_piece, compiler_for
+from fxbucket.artifact import Artifact
+from fxbucket.build import Builder
 from fxbucket.emit import Emitted, bucket_function, dispatch_function, key_function
+from fxbucket.options import Options
 from fxbucket.passes import Concretize, Discover, Pipeline, Program, Split, at_op, every_n_nodes
 from fxbucket.passes.program import SymbolUse
 
@@ -27,12 +30,15 @@ def prepared(model: Any, *args: Any, boundary: Any = (), **sizes: int) -> Progra
     return Concretize(sizes, remaining="keep")(program)
 
 
+def built(program: Program) -> tuple[Artifact, ...]:
+    return Builder(Options(compiler="eager")).build([program])[0].artifacts
+
+
 def emitted(
     program: Program, conditions: Sequence[sympy.Basic] = (), refused: Callable[..., Any] = print
 ) -> tuple[Emitted, list[int]]:
     counter = [0]
-    calls = [compile_piece(piece, program, compiler_for("eager", {})).call for piece in program.pieces]
-    return bucket_function(program, calls, conditions, refused, counter), counter
+    return bucket_function(program, built(program), conditions, refused, counter), counter
 
 
 def given(program: Program, x: torch.Tensor) -> list[Any]:
@@ -80,12 +86,12 @@ def test_an_intermediate_is_freed_after_its_last_use():
 
         return run
 
-    calls = [watched(compile_piece(piece, program, compiler_for("eager", {})).call) for piece in program.pieces]
-    function = bucket_function(program, calls, (), print, [0])
+    artifacts = [replace(artifact, call=watched(artifact.call)) for artifact in built(program)]
+    function = bucket_function(program, artifacts, (), print, [0])
     arguments = given(program, torch.randn(8, 3))
     result = function.function(*arguments)
     gc.collect()
-    assert len(calls) == 4
+    assert len(artifacts) == 4
     assert max(seen) == 1, "one intermediate lives at a time"
     assert sum(reference() is not None for reference in alive) == 1
     assert alive[-1]() is result[0]
@@ -173,7 +179,8 @@ def test_a_traceback_shows_the_line_of_generated_code():
         raise ZeroDivisionError("in a piece")
 
     program = prepared(lambda x: x * 2, torch.randn(4, 3), rows=8, columns=3)
-    function = bucket_function(program, [fails], (), print, [0])
+    artifacts = [replace(artifact, call=fails) for artifact in built(program)]
+    function = bucket_function(program, artifacts, (), print, [0])
     with pytest.raises(ZeroDivisionError) as caught:
         function.function(*given(program, torch.randn(8, 3)))
     lines = "".join(traceback.format_exception(caught.value))

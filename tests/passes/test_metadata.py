@@ -12,17 +12,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fxbucket.passes.buckets import Range
+from fxbucket.passes.conditions import holds
 from fxbucket.passes.errors import CaptureError, SizeError
 from fxbucket.passes.metadata import MetadataMapper
-from fxbucket.passes.symbolic import (
-    adopt_symbol,
-    expression_of,
-    fresh_environment,
-    holds,
-    is_fake,
-    recorded_guards,
-    symbols_in,
-)
+from fxbucket.passes.symbolic import adopt_symbol, expression_of, fresh_environment, is_fake, recorded_guards, symbols_in
 
 S0, S1 = (sympy.Symbol(name, positive=True, integer=True) for name in ("s0", "s1"))
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.bool, torch.complex64]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import fxbucket
 from fxbucket.passes.buckets import NO_LOWER_BOUND, Range
 from fxbucket.passes.captured import value_of
+from fxbucket.passes.conditions import holds, python_condition
 from fxbucket.passes.symbolic import (
     SYMBOLIC_TYPES,
     adopt_symbol,
@@ -23,12 +24,10 @@ from fxbucket.passes.symbolic import (
     expression_of,
     fake_mode_of,
     fresh_environment,
-    holds,
     is_fake,
     is_float_symbol,
     is_unbacked,
     is_wrapper_subclass,
-    python_condition,
     recorded_guards,
     resolve,
     source_name,

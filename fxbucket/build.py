@@ -1,0 +1,286 @@
+"""Programs of buckets → artifacts: each different piece is made once, from the store, here, or by a worker."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import sympy
+
+from fxbucket.artifact import Artifact, Origin
+from fxbucket.compilers import Compile, Compiled, compile_form, compile_piece, compiler_for, recorded_conditions
+from fxbucket.environment import Environment, environment
+from fxbucket.options import Options
+from fxbucket.passes.errors import FxbucketWarning, StoreError
+from fxbucket.passes.form import Form, form_of
+from fxbucket.passes.program import Piece, Program
+from fxbucket.progress import Progress, report
+from fxbucket.store import Store, default_folder
+from fxbucket.stored import compile_to_store, load_stored
+from fxbucket.workers import Outcome, Workers, compile_task, task_for
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One artifact to be made.
+
+    Attributes:
+        key: what it is known by; equal keys are one artifact.
+        piece: the first piece that needs it.
+        program: the piece's program, made concrete for its bucket.
+        form: the piece's form; ``None`` where artifacts are not shared.
+        is_lasting: whether the artifact also serves equal pieces of later captures.
+        local_reason: why it cannot be stored or made elsewhere, or an empty text.
+    """
+
+    key: str
+    piece: Piece
+    program: Program
+    form: Form | None
+    is_lasting: bool
+    local_reason: str
+
+    @property
+    def title(self) -> str:
+        """The piece and its bucket, for people."""
+        return f"{self.piece.name} for bucket {self.program.bucket}"
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """An artifact that was made for a job; ``note`` tells why it was not stored or sent to a worker."""
+
+    job: Job
+    compiled: Compiled
+    origin: Origin
+    seconds: float
+    note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """A program's artifacts, in the order of its pieces, and what all of them together rely on."""
+
+    artifacts: tuple[Artifact, ...]
+    conditions: tuple[sympy.Basic, ...]
+
+
+class Builder:
+    """Makes artifacts for one model, and remembers them for its later captures."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._compiler: Compile = compiler_for(options.compiler, options.inductor_options)
+        self._is_inductor = options.compiler == "inductor"
+        # A callable of the user's may look at names, which are no part of a form.
+        self._shares = isinstance(options.compiler, str)
+        self._store = self._open_store() if self._is_inductor else None
+        self._workers = Workers(options.workers)
+        self._lasting: dict[str, Made] = {}
+        self._numbers = itertools.count()
+        self._lock = threading.RLock()
+        self._warned: set[str] = set()
+
+    def build(self, programs: Sequence[Program]) -> list[Built]:
+        """Make all artifacts of these programs, the largest first, and report the progress of all together.
+
+        Raises:
+            CompileError: a compiler failed; what was made before is kept.
+        """
+        with self._lock:
+            now = environment(self._options.inductor_options)
+            plans = [[self._job(piece, program, now) for piece in program.pieces] for program in programs]
+            jobs: dict[str, Job] = {}
+            for job in itertools.chain.from_iterable(plans):
+                if job is not None and job.key not in self._lasting:
+                    jobs.setdefault(job.key, job)
+            made = self._make(sorted(jobs.values(), key=lambda job: -len(job.piece.body)), now)
+            known = self._lasting | made
+            return [_built(program, plan, known) for program, plan in zip(programs, plans, strict=True)]
+
+    def _job(self, piece: Piece, program: Program, now: Environment) -> Job | None:
+        if not piece.is_compiled:
+            return None
+        if not self._shares:
+            return Job(f"own {next(self._numbers)}", piece, program, None, False, "")
+        form = form_of(piece, program)
+        if not form.is_portable and not form.is_static:
+            # What a compiler relies on is recorded in the program's own environment.
+            return Job(f"own {next(self._numbers)}", piece, program, form, False, "; ".join(form.local_reasons))
+        reasons = (*form.local_reasons, *now.local_reasons)
+        return Job(now.key_of(form.digest), piece, program, form, True, "; ".join(reasons))
+
+    def _make(self, jobs: Sequence[Job], now: Environment) -> dict[str, Made]:
+        """Make the artifacts of these jobs; each is remembered as soon as it is there."""
+        made: dict[str, Made] = {}
+        hits = 0
+
+        def finish(job: Job, result: Made) -> None:
+            made[job.key] = result
+            if job.is_lasting:
+                self._lasting[job.key] = result
+
+        def tell(job: Job) -> None:
+            report(Progress(str(job.program.bucket), job.piece.name, len(made), len(jobs), hits))
+
+        here: deque[Job] = deque()
+        away: list[Job] = []
+        for job in jobs:
+            loaded = self._load(job)
+            if loaded is not None:
+                tell(job)
+                hits += 1
+                finish(job, loaded)
+            elif self._is_inductor and not job.local_reason and job.form is not None:
+                away.append(job)
+            else:
+                here.append(job)
+        notes = self._send(away, here, now, finish, tell)
+        tried = 0
+        while here:
+            job = here.popleft()
+            tell(job)
+            # While others make what comes next, this process takes what nobody makes.
+            result = self._make_here(job, wait=tried >= len(here))
+            if result is None:
+                tried += 1
+                here.append(job)
+                continue
+            tried = 0
+            finish(job, replace(result, note=result.note or notes.get(job.key, job.local_reason)))
+        return made
+
+    def _send(
+        self,
+        away: Sequence[Job],
+        here: deque[Job],
+        now: Environment,
+        finish: Callable[[Job, Made], None],
+        tell: Callable[[Job], None],
+    ) -> dict[str, str]:
+        """Have workers make what they can, and put the rest into ``here``; returns why, by key."""
+        executor = self._workers.executor(len(away))
+        if executor is None:
+            here.extend(away)
+            return {}
+        notes: dict[str, str] = {}
+        folder = None if self._store is None else str(self._store.folder)
+        futures: dict[Future[Outcome], Job] = {}
+        try:
+            for job in away:
+                assert job.form is not None  # only pieces with a form are sent away
+                task = task_for(job.key, job.form, self._options.inductor_options, now, folder, job.title)
+                futures[executor.submit(compile_task, task)] = job
+            while futures:
+                for future in wait(futures, return_when=FIRST_COMPLETED).done:
+                    job = futures.pop(future)
+                    tell(job)
+                    result, note = self._received(job, future)
+                    if result is not None:
+                        finish(job, result)
+                    else:
+                        notes[job.key] = note
+                        here.append(job)
+        except BaseException:
+            self._workers.stop(list(futures))
+            raise
+        return notes
+
+    def _received(self, job: Job, future: Future[Outcome]) -> tuple[Made | None, str]:
+        error = future.exception()
+        if error is not None:
+            text = f"{job.title}: {error}"
+            self._warn("worker", f"a worker failed; this process compiles in its place. {text}")
+            return None, f"its worker failed: {error}"
+        outcome = future.result()
+        if outcome.kind != "made":
+            return None, outcome.note
+        if outcome.stored is None:
+            result = self._load(job)
+            return (result and replace(result, origin="worker", seconds=outcome.seconds)), "what its worker stored is gone"
+        return Made(job, load_stored(outcome.stored), "worker", outcome.seconds), ""
+
+    def _load(self, job: Job) -> Made | None:
+        if self._store is None or job.local_reason or not job.is_lasting:
+            return None
+        started = time.perf_counter()
+        try:
+            stored = self._store.get(job.key)
+            compiled = None if stored is None else load_stored(stored)
+        except Exception as error:  # torch says in many ways that it cannot read an artifact
+            text = str(error) if isinstance(error, StoreError) else f"{job.title}: {type(error).__name__}: {error}"
+            self._warn("read", f"an artifact in the store cannot be used and is compiled again: {text}")
+            return None
+        return None if compiled is None else Made(job, compiled, "loaded", time.perf_counter() - started)
+
+    def _make_here(self, job: Job, wait: bool) -> Made | None:
+        """Compile a job in this process; ``None`` where another process is at it and ``wait`` is false."""
+        if job.form is None or not job.form.is_portable:
+            compiled = compile_piece(job.piece, job.program, self._compiler)
+            return Made(job, compiled, "compiled", compiled.seconds)
+        store = self._store
+        if store is None or job.local_reason:
+            compiled = compile_form(job.form, self._compiler, job.title)
+            return Made(job, compiled, "compiled", compiled.seconds)
+        with store.lock(job.key, wait) as held:
+            if not held:
+                return None
+            found = self._load(job)
+            if found is not None:
+                return found
+            compiled, stored, note = compile_to_store(job.form, self._options.inductor_options, job.title)
+            if stored is not None:
+                try:
+                    store.put(job.key, stored)
+                except StoreError as error:
+                    note = str(error)
+                    self._warn("write", f"artifacts are not stored: {error}")
+            return Made(job, compiled, "compiled", compiled.seconds, note)
+
+    def _open_store(self) -> Store | None:
+        cache = self._options.cache
+        if cache is None:
+            return None
+        try:
+            return Store(default_folder() if cache == "default" else Path(cache).expanduser())
+        except StoreError as error:
+            warnings.warn(f"artifacts are not stored: {error}", FxbucketWarning, stacklevel=2)
+            return None
+
+    def _warn(self, kind: str, text: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            warnings.warn(text, FxbucketWarning, stacklevel=2)
+
+
+def _built(program: Program, plan: Sequence[Job | None], known: Mapping[str, Made]) -> Built:
+    artifacts = []
+    for piece, job in zip(program.pieces, plan, strict=True):
+        if job is None:
+            artifacts.append(Artifact(piece.name, piece.module.forward, piece.inputs, "as it is"))
+            continue
+        made = known[job.key]
+        inputs = piece.inputs
+        if job.form is not None and job.form.is_portable:
+            inputs = tuple(piece.inputs[place] for place in job.form.order)
+        own = made.job is job
+        artifacts.append(
+            Artifact(
+                piece.name,
+                made.compiled.call,
+                inputs,
+                made.origin if own else "shared",
+                made.seconds if own else 0.0,
+                made.compiled.conditions,
+                made.note if own else "",
+            )
+        )
+    conditions = [condition for artifact in artifacts for condition in artifact.conditions]
+    return Built(tuple(artifacts), tuple(dict.fromkeys([*recorded_conditions(program), *conditions])))

@@ -1,0 +1,166 @@
+"""The one place for Inductor's private names: one graph → an artifact, and an artifact to and from a file.
+
+Checked with torch 2.11.0, 2.13.0 and 2.14.1. Each function says which private name it stands for and why no public one
+would do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import fx
+
+
+def inductor_compile(module: fx.GraphModule, example_inputs: Sequence[Any], options: dict[str, Any]) -> Callable[..., Any]:
+    """Compile one graph with Inductor into an artifact that can be saved.
+
+    To be called under :func:`fxbucket.torch_compat.compiling_under`. The backward is compiled too, at once and not at the
+    first backward, so that it is part of what is saved.
+
+    Stands for ``torch._inductor.standalone_compile``, which has no name in ``torch.compiler`` yet.
+    """
+    import torch._functorch.config
+    import torch._inductor
+
+    with torch._functorch.config.patch(force_non_lazy_backward_lowering=True):
+        return torch._inductor.standalone_compile(
+            module, list(example_inputs), dynamic_shapes="from_tracing_context", options={"config_patches": options}
+        )
+
+
+def inductor_option_names() -> list[str]:
+    """Return the names of Inductor's options; stands for ``torch._inductor.list_options``."""
+    import torch._inductor
+
+    return list(torch._inductor.list_options())
+
+
+def inductor_settings() -> dict[str, Any]:
+    """Return every setting that decides what Inductor and AOTAutograd generate, by name.
+
+    Stands for ``save_config_portable`` of ``torch._inductor.config`` and ``torch._functorch.config``, which torch's own
+    caches use for their keys.
+    """
+    import torch._functorch.config
+    import torch._inductor.config
+
+    inductor = torch._inductor.config.save_config_portable()
+    functorch = torch._functorch.config.save_config_portable()
+    return {**{f"inductor.{key}": value for key, value in inductor.items()}, **{f"aot.{k}": v for k, v in functorch.items()}}
+
+
+@contextlib.contextmanager
+def with_inductor_settings(settings: Mapping[str, Any]) -> Iterator[None]:
+    """While the context is open, every setting is what :func:`inductor_settings` gave in another process."""
+    import torch._functorch.config
+    import torch._inductor.config
+
+    now = inductor_settings()
+    changed = {name: value for name, value in settings.items() if name in now and now[name] != value}
+    split = {"inductor.": torch._inductor.config, "aot.": torch._functorch.config}
+    with contextlib.ExitStack() as stack:
+        for prefix, config in split.items():
+            of_this = {name.removeprefix(prefix): value for name, value in changed.items() if name.startswith(prefix)}
+            stack.enter_context(config.patch(of_this))
+        yield
+
+
+@contextlib.contextmanager
+def inductor_folder(folder: Path) -> Iterator[None]:
+    """While the context is open, Inductor writes all files of a compilation under ``folder``, and none elsewhere.
+
+    Stands for ``torch._inductor.runtime.cache_dir_utils.temporary_cache_dir``: what an artifact needs can only be told from
+    what other compilations left where each has a folder of its own.
+    """
+    from torch._inductor.runtime.cache_dir_utils import temporary_cache_dir
+
+    before = os.environ.pop("TRITON_CACHE_DIR", None)
+    os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
+    try:
+        with temporary_cache_dir(str(folder)):
+            yield
+    finally:
+        if before is None:
+            del os.environ["TRITON_CACHE_DIR"]
+        else:
+            os.environ["TRITON_CACHE_DIR"] = before
+
+
+def inductor_save(artifact: Any, path: Path) -> None:
+    """Write what :func:`inductor_compile` returned to a file; stands for ``CompiledArtifact.save``.
+
+    Raises:
+        Exception: the artifact holds something that cannot be written; torch raises several kinds.
+    """
+    artifact.save(path=str(path), format="binary")
+
+
+def inductor_load(path: Path, folder: Path) -> Callable[..., Any]:
+    """Return the artifact in a file, with the libraries that lie under ``folder`` and without asking a compiler.
+
+    Stands for ``CompiledArtifact.load``, and for two shortcuts: the libraries are there, so no header needs to be
+    precompiled for them; and they were built on a CPU of the same kind, so which vector instructions it has is known.
+    """
+    import torch._inductor.config
+    from torch._inductor import CompiledArtifact, codecache
+
+    with (
+        inductor_folder(folder),
+        torch._inductor.config.patch({"cpp.vec_isa_ok": True}),
+        # Not by its setting, which is part of the name under which a library is looked for.
+        mock.patch.object(codecache, "_precompile_header", return_value=None),
+    ):
+        loaded: Callable[..., Any] = CompiledArtifact.load(path=str(path), format="binary")
+    return loaded
+
+
+def libraries_in(folder: Path) -> Mapping[str, bytes]:
+    """Return the shared libraries that a compilation left under its folder, by their path in it."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*.so")) if path.is_file()
+    }
+
+
+def generated_code(call: Callable[..., Any]) -> str:
+    """Return the code that Inductor generated for an artifact, forward before backward; empty where it is not found.
+
+    Stands for ``source_code`` of what Inductor returns, which lies at the end of a chain of wrappers.
+    """
+    found: dict[str, None] = {}
+    seen: set[int] = set()
+    waiting: list[Any] = [call]
+    while waiting and len(seen) < _MOST_WRAPPERS:
+        item = waiting.pop(0)
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        code = getattr(item, "source_code", None)
+        if isinstance(code, str):
+            found[code] = None
+        else:
+            waiting += [inner for inner in _wrapped_by(item) if inner is not None]
+    return "\n".join(found)
+
+
+_MOST_WRAPPERS = 200
+
+
+def _wrapped_by(item: Any) -> list[Any]:
+    if isinstance(item, types.FunctionType):
+        cells = [cell.cell_contents for cell in item.__closure__ or () if cell != types.CellType()]
+        return [*cells, getattr(item, "__wrapped__", None)]
+    if isinstance(item, types.MethodType):
+        return [item.__self__, item.__func__]
+    if isinstance(item, (torch.Tensor, torch.nn.Module, types.ModuleType)):
+        return []
+    home = getattr(item, "__module__", None) or ""
+    if home.startswith(("torch._inductor", "torch._functorch")):
+        return [value for value in getattr(item, "__dict__", {}).values() if callable(value) or hasattr(value, "__dict__")]
+    return []

@@ -1,0 +1,75 @@
+"""An artifact of Inductor to and from the bytes of the store."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fxbucket.artifact import PieceCall
+from fxbucket.compilers import Compiled, compile_form
+from fxbucket.inductor import inductor_compile, inductor_folder, inductor_load, inductor_save, libraries_in
+from fxbucket.passes.conditions import condition_from_text, condition_to_text
+from fxbucket.passes.form import Form
+from fxbucket.store import Stored
+
+
+def compile_to_store(form: Form, options: Mapping[str, Any], title: str) -> tuple[Compiled, Stored | None, str]:
+    """Compile a form with Inductor in a folder of its own.
+
+    Returns:
+        What was compiled, the same as bytes, and an empty text; where it cannot be written, ``None`` and the reason.
+
+    Raises:
+        CompileError: the compiler failed.
+    """
+    folder = _new_folder()
+    with inductor_folder(folder):
+        compiled = compile_form(form, lambda module, inputs: inductor_compile(module, inputs, dict(options)), title)
+        path = folder / "artifact"
+        try:
+            inductor_save(compiled.call, path)
+        except Exception as error:  # torch says in many ways that something cannot be saved
+            return compiled, None, f"torch cannot save it: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+    about = {
+        "title": title,
+        "seconds": round(compiled.seconds, 3),
+        "conditions": [condition_to_text(condition) for condition in compiled.conditions],
+    }
+    return compiled, Stored(path.read_bytes(), libraries_in(folder), about), ""
+
+
+def load_stored(stored: Stored) -> Compiled:
+    """Return the artifact that these bytes hold, without asking a compiler.
+
+    Raises:
+        Exception: they hold no artifact of this torch; torch raises several kinds.
+    """
+    folder = _new_folder()
+    for name, content in stored.libraries.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    path = folder / "artifact"
+    path.write_bytes(stored.payload)
+    call: PieceCall = inductor_load(path, folder)
+    conditions = tuple(condition_from_text(text) for text in stored.about.get("conditions", ()))
+    return Compiled(call, float(stored.about.get("seconds", 0.0)), conditions)
+
+
+def _new_folder() -> Path:
+    return Path(tempfile.mkdtemp(dir=_process_folder(os.getpid())))
+
+
+@functools.cache
+def _process_folder(pid: int) -> Path:
+    """Return a folder that goes when the process ends; what runs may still read files in it until then."""
+    folder = tempfile.mkdtemp(prefix="fxbucket-")
+    # The children of a fork inherit this, and must leave their parent's folder alone.
+    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == pid else None)
+    return Path(folder)
