@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,3 +147,68 @@ def test_more_symbolic_compilations_than_allowed_run_the_graph_as_it_is():
     (graph,) = backend.explain().graphs
     assert len(given) == 8
     assert graph.eager_calls == 12 - 8
+
+
+@pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
+def test_a_backward_that_must_fail_is_an_error_at_the_first_call_where_the_compiler_makes_it_then(compiler: str):
+    def model(x: torch.Tensor) -> torch.Tensor:
+        doubled = x * 2
+        product = doubled @ doubled.t()
+        doubled.add_(1)  # autograd needs the value that was there
+        return product
+
+    x = torch.ones(4, 3, requires_grad=True)
+    compiled = fxbucket.compile(model, sizes={"x.shape[0]": [4]}, compiler=compiler)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        compiled(x).sum().backward()
+    with torch.no_grad():
+        assert torch.equal(compiled(x), model(x))
+
+
+FLOATS_OF_EIGHT_BITS = [torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+@pytest.mark.parametrize("dtype", FLOATS_OF_EIGHT_BITS)
+@pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
+def test_floats_of_eight_bits_are_carried_across_cuts(dtype: torch.dtype, compiler: str):
+    def model(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        small = (x * 2).to(dtype)
+        return torch.sigmoid(small.to(torch.float32)) + 1, small
+
+    backend = fxbucket.backend(sizes="seen", splitting_ops=["aten::sigmoid"], compiler=compiler)
+    compiled = torch.compile(model, backend=backend, dynamic=True)
+    for rows in (4, 6, 4):
+        x = torch.randn(rows, 8)
+        for found, expected in zip(compiled(x), model(x), strict=True):
+            assert found.dtype == expected.dtype
+            assert torch.equal(found.float(), expected.float())
+        (small,) = (value for value in compiled(x) if value.dtype == dtype)
+        double = fxbucket.compile(lambda x: x.to(torch.float32) * 2, sizes={"x.shape[0]": [4]}, compiler=compiler)
+        assert torch.equal(double(small), small.to(torch.float32) * 2)
+    assert {bucket.state for graph in backend.explain().graphs for bucket in graph.buckets} == {"compiled"}
+
+
+def test_a_distributed_tensor_runs_as_it_was_captured_with_a_warning(tmp_path: Path):
+    distributed = torch.distributed
+    if not distributed.is_available():
+        pytest.skip("this torch is built without torch.distributed")
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", world_size=1, rank=0)
+    try:
+        from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+
+        mesh = distributed.init_device_mesh("cpu", (1,))
+
+        def model(x: torch.Tensor) -> torch.Tensor:
+            return torch.sigmoid(x + 1) * 2
+
+        compiled = fxbucket.compile(model, sizes={"x.shape[0]": [4]}, splitting_ops=["aten::sigmoid"], compiler="aot_eager")
+        for rows in (4, 6, 4):
+            x = distribute_tensor(torch.randn(rows, 3), mesh, [Replicate()])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", fxbucket.FxbucketWarning)
+                found = compiled(x)
+            assert isinstance(found, DTensor)
+            assert torch.equal(found.to_local(), model(x).to_local())
+        assert all("DTensor" in graph.refusal for graph in compiled.explain().graphs)
+    finally:
+        distributed.destroy_process_group()
