@@ -148,9 +148,8 @@ function renderDrawing() {
   id("detail").hidden = true;
   if (found) drawing.show(shown.drawing, () => found);
   else drawing.clear("There is no drawing of it.");
-  if (piece() && piece().drawn_for !== piece().name && found) {
-    explain(null, `Drawn for ${piece().drawn_for}, which is equal to ${piece().name} up to names; FX code shows its own.`);
-  }
+  const other = piece() && found && piece().drawn_for !== piece().name ? piece().drawn_for : "";
+  id("drawn-for").textContent = other && `drawn for ${other}, equal to ${piece().name} up to names`;
 }
 
 function renderCode() {
@@ -244,9 +243,9 @@ function move(by) {
   id("hits").textContent = `${hit + 1} of ${hits.length}: ${name}`;
 }
 
-/** Say all about a node below the drawing. */
-function explain(part, words = part?.querySelector("title")?.textContent ?? "") {
-  const detail = id("detail");
+/** Say all about a node beside the drawing. */
+function explain(part) {
+  const detail = id("detail"), words = part?.querySelector("title")?.textContent ?? "";
   detail.hidden = !words;
   if (!words) return;
   const shown = make("pre", {}, words);

@@ -341,6 +341,6 @@ def test_a_deep_model_is_folded_and_found_through(deep_browser: Browser):
     browser.find("#search").send_keys("layers.17")
     assert browser.find("#hits").text == "1 of 1: 31 times one after the other; drawn once"
     browser.choose("pieces", "piece_34")
-    assert "piece_2" in browser.find("#detail").text
+    assert browser.find("#drawn-for").text == "drawn for piece_2, equal to piece_34 up to names"
     browser.find("#tab-code").click()
     assert browser.find("#panel-code").text.split("\n")[0].startswith("piece_34 (compiled)")
