@@ -29,6 +29,8 @@ _FOLDERS = re.compile(
     r"""(?<![\w./:*<])(?:[A-Za-z]:\\(?:[^\\\s'"<>|]+\\)+|/(?:[^/\s'"()<>,:;*=|]+/)+)(?=[^/\s'"()<>,:;*=|])"""
 )
 
+_FOLDERS_OF_LINE = re.compile(r"(?<![\w./:])(?:[^/\s'\"()<>,:;*=|]+/)+(?=[^/\s'\"()<>,:;*=|]+\.py:\d)")
+
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>.*)')
 _CONTAINER = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
@@ -145,8 +147,11 @@ def printable(text: str) -> str:
 
 
 def without_folders(text: str) -> str:
-    """Return a text with the folders of absolute paths left out: ``/home/me/model.py`` becomes ``model.py``."""
-    return _FOLDERS.sub("", text)
+    """Return a text with the folders of paths left out: ``/home/me/model.py`` becomes ``model.py``.
+
+    Relative paths lose theirs where they name a line of Python (``me/model.py:12``), since torch cuts paths short.
+    """
+    return _FOLDERS_OF_LINE.sub("", _FOLDERS.sub("", text))
 
 
 def without_addresses(text: str) -> str:

@@ -117,6 +117,7 @@ def test_a_piece_alone_names_its_axes(split: Program, read_svg: Callable[[str], 
         ("https://example.org/a/b", "https://example.org/a/b"),
         ("a / b // c /* d */ e", "a / b // c /* d */ e"),
         ("aten/relu.default", "aten/relu.default"),
+        ("x + 1 # ome/me/model.py:12 in forward", "x + 1 # model.py:12 in forward"),
     ],
 )
 def test_folders_of_paths_are_left_out(text: str, shown: str):
