@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from fxbucket.axes import AxisSpec, python_spelling
+from fxbucket.background import Background
 from fxbucket.build import Builder
 from fxbucket.capture import program_of
 from fxbucket.dispatch import Dispatcher
@@ -58,6 +59,7 @@ class Backend:
         check_torch_version()
         self.options = options
         self.dispatchers: list[Dispatcher] = []
+        self._background = Background() if options.compile_when == "background" else None
         self._builder = Builder(options)
         self._warned: set[str] = set()
         self._recorder: Recorder | None = None
@@ -83,9 +85,9 @@ class Backend:
             first = not self.dispatchers and not partial
             passes = default_pipeline(self.options, "error" if first else "ignore")
             prepared = Pipeline((passes,), observers=(journal.step,))(program)
-        dispatcher = Dispatcher(prepared, self.options, self._builder, journal)
+        dispatcher = Dispatcher(prepared, self.options, self._builder, journal, self._background)
         journal.prepared(prepared, dispatcher.emitted.source)
-        if self.options.compile_when == "first_call":
+        if self.options.compile_when != "lazily":
             dispatcher.compile_all()
         if self._recorder is not None:
             dispatcher.profile(self._recorder, len(self.dispatchers))
@@ -102,6 +104,10 @@ class Backend:
         """Return what was captured, cut, compiled and served so far."""
         recorder = self._recorder
         return explain(self.dispatchers, recorder.profile() if recorder is not None else self._profile)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is compiled in the background, at most ``timeout`` seconds; returns whether that is so."""
+        return self._background is None or self._background.wait(timeout)
 
     @contextlib.contextmanager
     def profile(self) -> Iterator[Recorder]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 import warnings
 from collections import deque
@@ -24,6 +23,7 @@ from fxbucket.passes.program import Piece, Program
 from fxbucket.progress import Progress, report
 from fxbucket.store import Store, default_folder
 from fxbucket.stored import compile_to_store, load_stored
+from fxbucket.torch_compat import no_other_compilation
 from fxbucket.workers import Outcome, Workers, compile_task, task_for
 
 
@@ -85,7 +85,6 @@ class Builder:
         self._workers = Workers(options.workers)
         self._lasting: dict[str, Made] = {}
         self._numbers = itertools.count()
-        self._lock = threading.RLock()
         self._warned: set[str] = set()
 
     def build(self, programs: Sequence[Program]) -> list[Built]:
@@ -94,16 +93,15 @@ class Builder:
         Raises:
             CompileError: a compiler failed; what was made before is kept.
         """
-        with self._lock:
-            now = environment(self._options.inductor_options)
-            plans = [[self._job(piece, program, now) for piece in program.pieces] for program in programs]
-            jobs: dict[str, Job] = {}
-            for job in itertools.chain.from_iterable(plans):
-                if job is not None and job.key not in self._lasting:
-                    jobs.setdefault(job.key, job)
-            made = self._make(sorted(jobs.values(), key=lambda job: -len(job.piece.body)), now)
-            known = self._lasting | made
-            return [_built(program, plan, known) for program, plan in zip(programs, plans, strict=True)]
+        now = environment(self._options.inductor_options)
+        plans = [[self._job(piece, program, now) for piece in program.pieces] for program in programs]
+        jobs: dict[str, Job] = {}
+        for job in itertools.chain.from_iterable(plans):
+            if job is not None and job.key not in self._lasting:
+                jobs.setdefault(job.key, job)
+        made = self._make(sorted(jobs.values(), key=lambda job: -len(job.piece.body)), now)
+        known = self._lasting | made
+        return [_built(program, plan, known) for program, plan in zip(programs, plans, strict=True)]
 
     def _job(self, piece: Piece, program: Program, now: Environment) -> Job | None:
         if not piece.is_compiled:
@@ -147,11 +145,14 @@ class Builder:
         while here:
             job = here.popleft()
             tell(job)
-            # While others make what comes next, this process takes what nobody makes.
-            result = self._make_here(job, wait=tried >= len(here))
+            result = self._make_here(job)
             if result is None:
-                tried += 1
+                # Another process is at it; meanwhile this one takes what nobody makes.
                 here.append(job)
+                tried += 1
+                if tried >= len(here):
+                    tried = 0
+                    time.sleep(_PAUSE)
                 continue
             tried = 0
             finish(job, replace(result, note=result.note or notes.get(job.key, job.local_reason)))
@@ -205,7 +206,8 @@ class Builder:
         if outcome.stored is None:
             result = self._load(job)
             return (result and replace(result, origin="worker", seconds=outcome.seconds)), "what its worker stored is gone"
-        return Made(job, load_stored(outcome.stored), "worker", outcome.seconds), ""
+        with no_other_compilation():
+            return Made(job, load_stored(outcome.stored), "worker", outcome.seconds), ""
 
     def _load(self, job: Job) -> Made | None:
         if self._store is None or job.local_reason or not job.is_lasting:
@@ -213,15 +215,20 @@ class Builder:
         started = time.perf_counter()
         try:
             stored = self._store.get(job.key)
-            compiled = None if stored is None else load_stored(stored)
+            with no_other_compilation():
+                compiled = None if stored is None else load_stored(stored)
         except Exception as error:  # torch says in many ways that it cannot read an artifact
             text = str(error) if isinstance(error, StoreError) else f"{job.title}: {type(error).__name__}: {error}"
             self._warn("read", f"an artifact in the store cannot be used and is compiled again: {text}")
             return None
         return None if compiled is None else Made(job, compiled, "loaded", time.perf_counter() - started)
 
-    def _make_here(self, job: Job, wait: bool) -> Made | None:
-        """Compile a job in this process; ``None`` where another process is at it and ``wait`` is false."""
+    def _make_here(self, job: Job) -> Made | None:
+        """Compile a job in this process; ``None`` where another process is at it."""
+        with no_other_compilation():
+            return self._compile_here(job)
+
+    def _compile_here(self, job: Job) -> Made | None:
         if job.form is None or not job.form.is_portable:
             compiled = compile_piece(job.piece, job.program, self._compiler)
             return Made(job, compiled, "compiled", compiled.seconds)
@@ -229,7 +236,7 @@ class Builder:
         if store is None or job.local_reason:
             compiled = compile_form(job.form, self._compiler, job.title)
             return Made(job, compiled, "compiled", compiled.seconds)
-        with store.lock(job.key, wait) as held:
+        with store.lock(job.key, wait=False) as held:
             if not held:
                 return None
             found = self._load(job)
@@ -258,6 +265,10 @@ class Builder:
         if kind not in self._warned:
             self._warned.add(kind)
             warnings.warn(text, FxbucketWarning, stacklevel=2)
+
+
+_PAUSE = 0.05
+"""Seconds between two looks at what other processes make."""
 
 
 def _built(program: Program, plan: Sequence[Job | None], known: Mapping[str, Made]) -> Built:

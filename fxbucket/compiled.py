@@ -50,6 +50,7 @@ class _Engine:
             self.call(args, kwargs)
             for dispatcher in self.backend.dispatchers:
                 dispatcher.compile_all(with_dynamic=True)
+            self.backend.wait()
 
 
 class _Inspectable:
@@ -64,6 +65,10 @@ class _Inspectable:
         arguments.
         """
         self._engine.warmup(args, kwargs)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is compiled in the background, at most ``timeout`` seconds; returns whether that is so."""
+        return self._engine.backend.wait(timeout)
 
     def explain(self) -> Explanation:
         """Return what was captured, cut, compiled and served so far; ``print`` shows tables."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -11,22 +10,20 @@ from typing import Any
 
 import sympy
 
+from fxbucket.background import Background
 from fxbucket.build import Builder
-from fxbucket.emit import Emitted, Timing, bucket_function, dispatch_function, key_function
+from fxbucket.emit import Emitted, dispatch_function, key_function
+from fxbucket.entries import EntryCompiler
 from fxbucket.entry import Entry
-from fxbucket.fragments import hand_on
 from fxbucket.journal import Journal
 from fxbucket.options import Options
 from fxbucket.passes.admit import binding_for
 from fxbucket.passes.aliasing import exposed_placeholders
 from fxbucket.passes.buckets import Bucket
-from fxbucket.passes.concretize import Concretize
 from fxbucket.passes.discover import cheapest_use
-from fxbucket.passes.errors import FxbucketWarning, MissError, SizeError, VerifyError
-from fxbucket.passes.pipeline import Pipeline
+from fxbucket.passes.errors import FxbucketWarning, MissError, SizeError
 from fxbucket.passes.program import Program
-from fxbucket.passes.symbolic import Number, symbols_in
-from fxbucket.passes.verify import Verify
+from fxbucket.passes.symbolic import Number
 from fxbucket.profile import Recorder
 
 MAX_DYNAMIC = 8
@@ -45,7 +42,9 @@ class Dispatcher:
         emitted: the look-up in front of the buckets.
     """
 
-    def __init__(self, program: Program, options: Options, builder: Builder, journal: Journal) -> None:
+    def __init__(
+        self, program: Program, options: Options, builder: Builder, journal: Journal, background: Background | None = None
+    ) -> None:
         self.program = program
         self._journal = journal
         self.entries: list[Entry] = []
@@ -53,11 +52,10 @@ class Dispatcher:
         self.misses: Counter[str] = Counter()
         self.eager_calls = 0
         self._options = options
-        self._builder = builder
         self._lock = threading.RLock()
+        self._background = background
+        self._compiler = EntryCompiler(program, builder, journal, self._refused, self._run_as_captured)
         self._warned_of_overlap = False
-        self._recorder: Recorder | None = None
-        self._number = 0
         found = {symbol: cheapest_use(program, symbol) for symbol in program.capture.hints}
         self._uses = {symbol: use for symbol, use in found.items() if use is not None}
         self._read = key_function(list(self._uses.values())).function
@@ -76,7 +74,21 @@ class Dispatcher:
             if with_dynamic and varies and self._options.on_miss == "dynamic" and not self.dynamic:
                 self.dynamic.append(Entry(Bucket(), {}))
                 waiting.append(self.dynamic[0])
-            self._compile(waiting)
+            if self._background is None:
+                self._compiler.compile(waiting)
+            elif waiting:
+                self._background.submit(lambda: self._compile_behind(waiting))
+
+    def _compile_behind(self, entries: Sequence[Entry]) -> None:
+        """Compile entries while calls go on; what fails runs as it was captured from then on."""
+        try:
+            self._compiler.compile(entries)
+        except Exception as error:  # nobody waits for this thread, so whatever it is must be told here
+            failed = [entry for entry in entries if entry.emitted is None]
+            names = "; ".join(str(entry.bucket) for entry in failed)
+            warnings.warn(f"{names} runs uncompiled: {type(error).__name__}: {error}", FxbucketWarning, stacklevel=2)
+            for entry in failed:
+                self._compiler.give_up(entry, str(error))
 
     def _prepare(self) -> Emitted:
         """Return the look-up in front of the buckets; their functions come as they are compiled."""
@@ -105,88 +117,23 @@ class Dispatcher:
             return
 
         def first_call(*args: Any) -> Any:
+            if self._background is not None:
+                return self._run_dynamic(self._sizes(args), args)
             with self._lock:
                 if entry.emitted is None:
                     # What the entry leaves open is best tried at the sizes that do occur beside it.
                     entry.hints = self._sizes(args)
-                    self._compile_now(entry)
+                    self._compiler.compile_now(entry)
             return table[key](*args)
 
         table[key] = first_call
         self.entries.append(entry)
         entry.ready = lambda function: table.__setitem__(key, function)
 
-    def _compile(self, entries: Sequence[Entry]) -> None:
-        """Compile the pieces of several entries together, and put each one's function in the place that waits for it."""
-        started = {}
-        programs: list[tuple[Entry, Program]] = []
-        for entry in entries:
-            started[id(entry)] = time.perf_counter()
-            self._journal.compiling(entry.bucket, len(self.program.pieces))
-            try:
-                programs.append((entry, self._program_for(entry)))
-            except SizeError as error:
-                # What goes with these sizes does not follow from the calls seen so far: its own first call tells.
-                entry.note = str(error)
-            except VerifyError as error:
-                warnings.warn(f"bucket {entry.bucket} runs uncompiled: {error}", FxbucketWarning, stacklevel=2)
-                entry.note = str(error)
-                entry.emitted = Emitted(self._run_as_captured, "")
-                entry.seconds = time.perf_counter() - started[id(entry)]
-                self._journal.compiled(self.program, "", entry.seconds, (), entry.note)
-                entry.ready(entry.emitted.function)
-        prepared = {id(entry): time.perf_counter() - started[id(entry)] for entry, _ in programs}
-        for (entry, program), built in zip(programs, self._builder.build([held for _, held in programs]), strict=True):
-            entry.program, entry.artifacts, entry.note = program, built.artifacts, ""
-            entry.conditions = self._checkable(built.conditions)
-            entry.emitted = self._bucket_function(entry)
-            entry.seconds = prepared[id(entry)] + sum(artifact.seconds for artifact in built.artifacts)
-            self._journal.compiled(program, entry.emitted.source, entry.seconds, entry.artifacts, entry.note)
-            entry.ready(entry.emitted.function)
-
-    def _compile_now(self, entry: Entry) -> Callable[..., Any]:
-        """Compile one entry for a call that waits for it; returns its function.
-
-        Raises:
-            SizeError: the entry's sizes cannot be made concrete.
-        """
-        self._compile([entry])
-        if entry.emitted is None:
-            raise SizeError(entry.note)
-        return entry.emitted.function
-
-    def _program_for(self, entry: Entry) -> Program:
-        return Pipeline((Concretize(entry.bucket, remaining="keep", hints=entry.hints), Verify()))(self.program)
-
-    def _checkable(self, conditions: Sequence[sympy.Basic]) -> tuple[sympy.Basic, ...]:
-        """Return the conditions that a call's arguments can break."""
-        # Dynamo checks the capture's own guards before every call of its graph.
-        held = {guard.condition for guard in self.program.capture.guards}
-        # What no argument of the graph holds can only have come from those guards.
-        readable = {symbol for symbol in self.program.capture.hints if cheapest_use(self.program, symbol) is not None}
-        return tuple(condition for condition in conditions if condition not in held and symbols_in(condition) <= readable)
-
-    def _bucket_function(self, entry: Entry) -> Emitted:
-        """Write the function of a compiled entry; while a profile is taken, one that reads the clock."""
-        program, timing = entry.program, None
-        assert program is not None  # its pieces were just compiled
-        if self._recorder is not None:
-            record, number = self._recorder.record, self._number
-            names = tuple(piece.name for piece in program.pieces)
-            bucket = str(entry.bucket)
-            timing = Timing(self._recorder.clock, lambda marks: record(number, bucket, names, marks))
-        return bucket_function(
-            program, entry.artifacts, entry.conditions, self._refused, entry.counter, hand_on(self.program), timing
-        )
-
     def profile(self, recorder: Recorder | None, number: int) -> None:
         """Have each call recorded from now on, under this number of the graph; with ``None`` no longer."""
         with self._lock:
-            self._recorder, self._number = recorder, number
-            for entry in (*self.entries, *self.dynamic):
-                if entry.program is not None:
-                    entry.emitted = self._bucket_function(entry)
-                    entry.ready(entry.emitted.function)
+            self._compiler.profile(recorder, number, (*self.entries, *self.dynamic))
 
     def _sizes(self, args: tuple[Any, ...]) -> dict[sympy.Symbol, Number]:
         values = self._read(args)
@@ -198,7 +145,10 @@ class Dispatcher:
         if self._options.pins_seen and self._uses and self._is_pinnable(sizes):
             with self._lock:
                 if len(self.entries) < self._options.max_seen:
-                    self._enter(Entry(Bucket.of(self._by_name(sizes)), sizes))
+                    entry = Entry(Bucket.of(self._by_name(sizes)), sizes)
+                    self._enter(entry)
+                    if self._background is not None:
+                        self._background.submit(lambda: self._compile_behind([entry]))
                     return self.emitted.function(*args)
         named = self._by_name(sizes, fixed=True)
         text = ", ".join(f"{name}={size}" for name, size in named.items()) or "no axis"
@@ -227,17 +177,32 @@ class Dispatcher:
         return self._run_dynamic(self._sizes(args), args)
 
     def _run_dynamic(self, sizes: Mapping[sympy.Symbol, Number], args: tuple[Any, ...]) -> Any:
+        function = None
         with self._lock:
             for entry in self.dynamic:
                 if entry.emitted is not None and entry.accepts(sizes):
-                    return entry.emitted.function(*args)
-            if len(self.dynamic) >= MAX_DYNAMIC:
-                self._journal.uncompiled(f"none of {MAX_DYNAMIC} symbolic compilations serves its sizes")
-                return self._run_as_captured(*args)
-            entry = Entry(Bucket(), {}, hints=sizes)
-            function = self._compile_now(entry)
-            self.dynamic.append(entry)
+                    function = entry.emitted.function
+                    break
+            else:
+                function = self._new_dynamic(sizes)
+        if function is None:
+            return self._run_as_captured(*args)
         return function(*args)
+
+    def _new_dynamic(self, sizes: Mapping[sympy.Symbol, Number]) -> Callable[..., Any] | None:
+        """Compile the graph symbolically with these sizes as hints; ``None`` where the call had better not wait for it."""
+        if len(self.dynamic) >= MAX_DYNAMIC:
+            self._journal.uncompiled(f"none of {MAX_DYNAMIC} symbolic compilations serves its sizes")
+            return None
+        entry = Entry(Bucket(), {}, hints=sizes)
+        if self._background is None:
+            function = self._compiler.compile_now(entry)
+            self.dynamic.append(entry)
+            return function
+        if self._options.on_miss == "dynamic" and all(known.emitted is not None for known in self.dynamic):
+            self.dynamic.append(entry)
+            self._background.submit(lambda: self._compile_behind([entry]))
+        return None
 
     def _by_name(self, sizes: Mapping[sympy.Symbol, Number], fixed: bool = False) -> dict[str, Number]:
         """Return sizes by the axes' names; with ``fixed`` also the axes that the user named and the capture fixed."""
@@ -260,10 +225,10 @@ class Dispatcher:
 
     def _run_as_captured(self, *args: Any) -> Any:
         self.eager_calls += 1
-        recorder = self._recorder
+        recorder = self._compiler.recorder
         if recorder is None:
             return self.program.capture.module.forward(*args)
         started = recorder.clock()
         result = self.program.capture.module.forward(*args)
-        recorder.record(self._number, "as captured", (), [started, recorder.clock()])
+        recorder.record(self._compiler.number, "as captured", (), [started, recorder.clock()])
         return result

@@ -16,10 +16,10 @@ from fxbucket.passes.pipeline import Pass
 
 Compiler = str | Callable[..., Any]
 OnMiss = Literal["dynamic", "eager", "error"]
-CompileWhen = Literal["first_call", "lazily"]
+CompileWhen = Literal["first_call", "lazily", "background"]
 
 ON_MISS: tuple[OnMiss, ...] = ("dynamic", "eager", "error")
-COMPILE_WHEN: tuple[CompileWhen, ...] = ("first_call", "lazily")
+COMPILE_WHEN: tuple[CompileWhen, ...] = ("first_call", "lazily", "background")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,8 @@ class Options:
         compiler: ``"inductor"`` (the default), ``"aot_eager"``, ``"eager"``, the name of any backend of
             ``torch.compile``, or a callable ``(module, example_inputs) -> callable``.
         compile_when: ``"first_call"`` compiles every pinned size when a graph is captured (the default), ``"lazily"``
-            each at its first use.
+            each at its first use, ``"background"`` all of them while calls go on: no call waits, and until a bucket is
+            ready its calls run symbolically compiled or as they were captured.
         max_seen: how many combinations ``sizes="seen"`` pins in one captured graph at most. Default: 64.
         passes: extra passes, each run on every program after Split. Default: none.
         inductor_options: Inductor's configuration for these compilations. Default: none.

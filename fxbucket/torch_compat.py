@@ -59,6 +59,18 @@ def without_tracing() -> Iterator[None]:
         yield
 
 
+def no_other_compilation() -> AbstractContextManager[Any]:
+    """Return a lock that every capture of this process holds; a thread that holds it may hold it again.
+
+    Stands for ``torch._dynamo.convert_frame.compile_lock``: settings of torch's compilers belong to the process, so that
+    two threads that compile at once would see, and could leave behind, each other's.
+    """
+    from torch._dynamo.convert_frame import compile_lock
+
+    lock: AbstractContextManager[Any] = compile_lock
+    return lock
+
+
 def registered_backend(name: str) -> Callable[..., Any]:
     """Return a ``torch.compile`` backend by name; raises ``torch._dynamo.exc.InvalidBackend`` for an unknown one."""
     from torch._dynamo.backends.registry import lookup_backend
