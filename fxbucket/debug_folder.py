@@ -11,6 +11,7 @@ import os
 import re
 from pathlib import Path
 
+from fxbucket.passes.buckets import Bucket
 from fxbucket.passes.program import Program
 from fxbucket.passes.text import axis_namer, condition_text, piece_text
 
@@ -76,9 +77,9 @@ class DebugFolder:
         self.write(f"{self._num_steps}_{safe_name(name)}.txt", str(program))
         self._num_steps += 1
 
-    def write_bucket(self, program: Program, source: str, note: str = "") -> None:
+    def write_bucket(self, bucket: Bucket, program: Program, source: str, note: str = "") -> None:
         """Write what was compiled for a bucket: every piece, and the function that runs them."""
-        folder = f"bucket_{self._num_buckets}_{safe_name(str(program.bucket))}"
+        folder = f"bucket_{self._num_buckets}_{safe_name(str(bucket))}"
         self._num_buckets += 1
         name = axis_namer(program.axes)
         for number, piece in enumerate(program.pieces):

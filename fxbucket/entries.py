@@ -76,7 +76,7 @@ class EntryCompiler:
             entry.conditions = self._checkable(done.conditions)
             entry.seconds = seconds + sum(artifact.seconds for artifact in done.artifacts)
             entry.emitted = self._function(entry)
-            self.journal.compiled(program, entry.emitted.source, entry.seconds, entry.artifacts, entry.note)
+            self.journal.compiled(entry.bucket, program, entry.emitted.source, entry.seconds, entry.artifacts)
             entry.ready(entry.emitted.function)
 
     def compile_now(self, entry: Entry) -> Callable[..., Any]:
@@ -95,7 +95,7 @@ class EntryCompiler:
         """Have an entry run the captured graph as it is."""
         entry.note = reason
         entry.emitted = Emitted(self.as_captured, "")
-        self.journal.compiled(self.program, "", 0.0, (), reason)
+        self.journal.compiled(entry.bucket, self.program, "", 0.0, note=reason)
         entry.ready(entry.emitted.function)
 
     def profile(self, recorder: Recorder | None, number: int, entries: Sequence[Entry]) -> None:

@@ -82,12 +82,19 @@ class Journal:
         _compile.info("graph %d: compiling %s, %d pieces", self.number, bucket, num_pieces)
 
     def compiled(
-        self, program: Program, source: str, seconds: float, artifacts: Sequence[Artifact] = (), note: str = ""
+        self,
+        bucket: Bucket,
+        program: Program,
+        source: str,
+        seconds: float,
+        artifacts: Sequence[Artifact] = (),
+        note: str = "",
     ) -> None:
         """Tell of a bucket that is ready.
 
         Args:
-            program: made concrete for the bucket.
+            bucket: what it serves.
+            program: made concrete for the bucket; symbolic where that failed.
             source: the function that runs its pieces.
             seconds: how long it took in all.
             artifacts: what runs each piece.
@@ -95,11 +102,11 @@ class Journal:
         """
         for artifact in artifacts:
             if artifact.origin != "as it is":
-                told = (self.number, program.bucket, artifact.piece, artifact.origin, artifact.seconds)
+                told = (self.number, bucket, artifact.piece, artifact.origin, artifact.seconds)
                 _compile.debug("graph %d: %s %s %s, %.3f s", *told)
-        _compile.info("graph %d: %s ready after %.3f s", self.number, program.bucket, seconds)
-        self._write(lambda folder: folder.write_bucket(program, source, note))
-        self._trace(f"program_{safe_name(str(program.bucket))}", "string", lambda: f"{program}\n\n{source}")
+        _compile.info("graph %d: %s ready after %.3f s%s", self.number, bucket, seconds, ", uncompiled" if note else "")
+        self._write(lambda folder: folder.write_bucket(bucket, program, source, note))
+        self._trace(f"program_{safe_name(str(bucket))}", "string", lambda: f"{note or program}\n\n{source}")
 
     def explained(self, facts: Callable[[], Any]) -> None:
         """Tell what ``explain()`` says of the graph, as plain data, to torch's trace."""

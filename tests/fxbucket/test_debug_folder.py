@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import warnings
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -15,6 +17,8 @@ from hypothesis import strategies as st
 import fxbucket
 from fxbucket.debug_folder import DebugFolder, safe_name
 from fxbucket.passes.errors import OptionError
+from fxbucket.passes.pipeline import BasePass
+from fxbucket.passes.program import Program
 
 
 def model(x: torch.Tensor) -> torch.Tensor:
@@ -89,6 +93,27 @@ def test_a_graph_that_fails_to_split_leaves_what_was_captured(tmp_path: Path):
     with pytest.raises(fxbucket.FxbucketError):
         compiled_with(splitting_ops=["aten::nothing"], debug_dir=tmp_path)(torch.ones(4, 3))
     assert list(files_in(tmp_path)) == ["graph_0000/0_captured.txt"]
+
+
+@dataclass(frozen=True)
+class WrongDtype(BasePass):
+    """Writes metadata that Verify refuses."""
+
+    name: ClassVar[str] = "wrong_dtype"
+
+    def run(self, program: Program) -> Program:
+        module = copy.deepcopy(program.pieces[0].module)
+        node = next(node for node in module.graph.nodes if node.op == "call_function")
+        node.meta["example_value"] = node.meta["example_value"].double()
+        return replace(program, pieces=(replace(program.pieces[0], module=module), *program.pieces[1:]))
+
+
+def test_a_bucket_that_runs_uncompiled_says_why(tmp_path: Path):
+    x = torch.ones(4, 3)
+    with pytest.warns(fxbucket.FxbucketWarning, match="runs uncompiled"):
+        assert torch.equal(compiled_with(debug_dir=tmp_path, passes=[WrongDtype()])(x), model(x))
+    (note,) = tmp_path.glob(f"graph_0000/bucket_0_{safe_name('x.shape[0]=4')}/note.txt")
+    assert "verify: " in note.read_text(encoding="utf-8")
 
 
 def test_a_folder_that_cannot_be_made_warns_once_and_breaks_nothing(tmp_path: Path):
