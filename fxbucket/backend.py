@@ -60,7 +60,8 @@ class Backend:
         self.options = options
         self.dispatchers: list[Dispatcher] = []
         self._background = Background() if options.compile_when == "background" else None
-        self._builder = Builder(options)
+        background = self._background
+        self._builder = Builder(options, (lambda: background.stopped) if background is not None else lambda: False)
         self._warned: set[str] = set()
         self._recorder: Recorder | None = None
         self._profile: Profile | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import queue
 import threading
-import time
 import weakref
 from collections.abc import Callable
 
@@ -39,8 +38,13 @@ class Background:
         with self._changed:
             return self._changed.wait_for(lambda: self._unfinished == 0, timeout)
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the process ends, so that a long task had better give up."""
+        return self._stopped
+
     def stop(self) -> None:
-        """Begin no other task; the one that runs may finish, for a few seconds."""
+        """Begin no other task; the one that runs may finish, or give up."""
         with self._changed:
             self._stopped = True
         self._tasks.put(None)
@@ -61,13 +65,11 @@ class Background:
                     self._changed.notify_all()
 
 
-_PATIENCE = 5.0
-"""Seconds for which the end of the interpreter waits for a compilation."""
+_PATIENCE = 60.0
+"""Seconds for which the end of the interpreter waits for one artifact: a thread that it leaves in a compiler would crash."""
 
 
 @atexit.register
 def _stop_all() -> None:
-    deadline = time.monotonic() + _PATIENCE
     for background in list(_open):
-        if time.monotonic() < deadline:
-            background.stop()
+        background.stop()

@@ -17,7 +17,7 @@ from fxbucket.artifact import Artifact, Origin
 from fxbucket.compilers import Compile, Compiled, compile_form, compile_piece, compiler_for, recorded_conditions
 from fxbucket.environment import Environment, environment
 from fxbucket.options import Options
-from fxbucket.passes.errors import FxbucketWarning, StoreError
+from fxbucket.passes.errors import FxbucketWarning, StoppedError, StoreError
 from fxbucket.passes.form import Form, form_of
 from fxbucket.passes.program import Piece, Program
 from fxbucket.progress import Progress, report
@@ -73,16 +73,22 @@ class Built:
 
 
 class Builder:
-    """Makes artifacts for one model, and remembers them for its later captures."""
+    """Makes artifacts for one model, and remembers them for its later captures.
 
-    def __init__(self, options: Options) -> None:
+    Args:
+        options: the model's options.
+        stopping: asked between two artifacts; when it says so, :class:`StoppedError` ends the build.
+    """
+
+    def __init__(self, options: Options, stopping: Callable[[], bool] = lambda: False) -> None:
         self._options = options
+        self._stopping = stopping
         self._compiler: Compile = compiler_for(options.compiler, options.inductor_options)
         self._is_inductor = options.compiler == "inductor"
         # A callable of the user's may look at names, which are no part of a form.
         self._shares = isinstance(options.compiler, str)
         self._store = self._open_store() if self._is_inductor else None
-        self._workers = Workers(options.workers)
+        self._workers = Workers(options.workers, behind=options.compile_when == "background")
         self._lasting: dict[str, Made] = {}
         self._numbers = itertools.count()
         self._warned: set[str] = set()
@@ -92,6 +98,7 @@ class Builder:
 
         Raises:
             CompileError: a compiler failed; what was made before is kept.
+            StoppedError: the process ends.
         """
         now = environment(self._options.inductor_options)
         plans = [[self._job(piece, program, now) for piece in program.pieces] for program in programs]
@@ -143,6 +150,7 @@ class Builder:
         notes = self._send(away, here, now, finish, tell)
         tried = 0
         while here:
+            self._check_stopping()
             job = here.popleft()
             tell(job)
             result = self._make_here(job)
@@ -180,7 +188,8 @@ class Builder:
                 task = task_for(job.key, job.form, self._options.inductor_options, now, folder, job.title)
                 futures[executor.submit(compile_task, task)] = job
             while futures:
-                for future in wait(futures, return_when=FIRST_COMPLETED).done:
+                self._check_stopping()
+                for future in wait(futures, timeout=_LOOK_UP, return_when=FIRST_COMPLETED).done:
                     job = futures.pop(future)
                     tell(job)
                     result, note = self._received(job, future)
@@ -193,6 +202,10 @@ class Builder:
             self._workers.stop(list(futures))
             raise
         return notes
+
+    def _check_stopping(self) -> None:
+        if self._stopping():
+            raise StoppedError("the process ends; what was not compiled by then is left.")
 
     def _received(self, job: Job, future: Future[Outcome]) -> tuple[Made | None, str]:
         error = future.exception()
@@ -266,6 +279,9 @@ class Builder:
             self._warned.add(kind)
             warnings.warn(text, FxbucketWarning, stacklevel=2)
 
+
+_LOOK_UP = 0.5
+"""Seconds after which a wait for workers looks whether it is still wanted."""
 
 _PAUSE = 0.05
 """Seconds between two looks at what other processes make."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import sympy
@@ -21,7 +21,7 @@ from fxbucket.passes.admit import binding_for
 from fxbucket.passes.aliasing import exposed_placeholders
 from fxbucket.passes.buckets import Bucket
 from fxbucket.passes.discover import cheapest_use
-from fxbucket.passes.errors import FxbucketWarning, MissError, SizeError
+from fxbucket.passes.errors import FxbucketWarning, MissError, SizeError, StoppedError
 from fxbucket.passes.program import Program
 from fxbucket.passes.symbolic import Number
 from fxbucket.profile import Recorder
@@ -55,7 +55,7 @@ class Dispatcher:
         self._lock = threading.RLock()
         self._background = background
         self._compiler = EntryCompiler(program, builder, journal, self._refused, self._run_as_captured)
-        self._warned_of_overlap = False
+        self._warned_of_overlap = self._warned_of_failure = False
         found = {symbol: cheapest_use(program, symbol) for symbol in program.capture.hints}
         self._uses = {symbol: use for symbol, use in found.items() if use is not None}
         self._read = key_function(list(self._uses.values())).function
@@ -76,19 +76,30 @@ class Dispatcher:
                 waiting.append(self.dynamic[0])
             if self._background is None:
                 self._compiler.compile(waiting)
-            elif waiting:
-                self._background.submit(lambda: self._compile_behind(waiting))
+                return
+            for entry in waiting:
+                # One by one, so that each bucket serves calls as soon as it is ready.
+                self._compile_behind(entry)
 
-    def _compile_behind(self, entries: Sequence[Entry]) -> None:
-        """Compile entries while calls go on; what fails runs as it was captured from then on."""
-        try:
-            self._compiler.compile(entries)
-        except Exception as error:  # nobody waits for this thread, so whatever it is must be told here
-            failed = [entry for entry in entries if entry.emitted is None]
-            names = "; ".join(str(entry.bucket) for entry in failed)
-            warnings.warn(f"{names} runs uncompiled: {type(error).__name__}: {error}", FxbucketWarning, stacklevel=2)
-            for entry in failed:
-                self._compiler.give_up(entry, str(error))
+    def _compile_behind(self, entry: Entry) -> None:
+        """Compile an entry while calls go on; where that fails, its calls run as they were captured from then on."""
+        assert self._background is not None  # who calls this has looked
+
+        def task() -> None:
+            try:
+                self._compiler.compile([entry])
+            except StoppedError:
+                return
+            except Exception as error:  # nobody waits for this thread, so whatever it is must be told here
+                self._compiler.give_up(entry, f"{type(error).__name__}: {error}")
+            if entry.emitted is None:
+                self._compiler.give_up(entry, entry.note)
+            if entry.program is None and not self._warned_of_failure:
+                self._warned_of_failure = True
+                text = f"bucket {entry.bucket} runs uncompiled, and so may others that explain() lists: {entry.note}"
+                warnings.warn(text, FxbucketWarning, stacklevel=2)
+
+        self._background.submit(task)
 
     def _prepare(self) -> Emitted:
         """Return the look-up in front of the buckets; their functions come as they are compiled."""
@@ -148,7 +159,7 @@ class Dispatcher:
                     entry = Entry(Bucket.of(self._by_name(sizes)), sizes)
                     self._enter(entry)
                     if self._background is not None:
-                        self._background.submit(lambda: self._compile_behind([entry]))
+                        self._compile_behind(entry)
                     return self.emitted.function(*args)
         named = self._by_name(sizes, fixed=True)
         text = ", ".join(f"{name}={size}" for name, size in named.items()) or "no axis"
@@ -201,7 +212,7 @@ class Dispatcher:
             return function
         if self._options.on_miss == "dynamic" and all(known.emitted is not None for known in self.dynamic):
             self.dynamic.append(entry)
-            self._background.submit(lambda: self._compile_behind([entry]))
+            self._compile_behind(entry)
         return None
 
     def _by_name(self, sizes: Mapping[sympy.Symbol, Number], fixed: bool = False) -> dict[str, Number]:

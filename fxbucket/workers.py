@@ -176,10 +176,12 @@ class Workers:
     Attributes:
         choice: a number of processes of this machine (0 and 1: none), an executor of the user's, or ``None``: as many as
             there are cores, where there is enough to do that starting them pays.
+        behind: whether this process has calls to serve meanwhile, so that one worker is better than none.
     """
 
-    def __init__(self, choice: int | Executor | None) -> None:
+    def __init__(self, choice: int | Executor | None, behind: bool = False) -> None:
         self.choice = choice
+        self.behind = behind
 
     def executor(self, num_tasks: int) -> Executor | None:
         """Return what is to run this many tasks; ``None`` where this process had better do it alone."""
@@ -188,6 +190,9 @@ class Workers:
             return given if num_tasks else None
         worth = min(_num_cores(), num_tasks // _WORTH_A_WORKER, _MOST_WORKERS)
         wanted = min(self.choice if isinstance(self.choice, int) else worth, num_tasks)
+        if self.choice is None and self.behind:
+            wanted = max(wanted, min(1, num_tasks))
+            return _pool(wanted) if wanted else None
         return _pool(wanted) if wanted >= 2 else None
 
     def stop(self, futures: Sequence[Future[Any]]) -> None:

@@ -50,6 +50,10 @@ class CompileError(FxbucketError, RuntimeError):
     """A compiler failed on one piece for one bucket."""
 
 
+class StoppedError(FxbucketError, RuntimeError):
+    """Compilation was given up because the process ends."""
+
+
 class StoreError(FxbucketError, RuntimeError):
     """The artifact store cannot be used, or an entry of it is damaged, foreign or open to others."""
 
