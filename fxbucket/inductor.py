@@ -6,8 +6,12 @@ would do.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
+import shutil
+import tempfile
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -74,23 +78,52 @@ def with_inductor_settings(settings: Mapping[str, Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def inductor_folder(folder: Path) -> Iterator[None]:
-    """While the context is open, Inductor writes all files of a compilation under ``folder``, and none elsewhere.
+    """While the context is open, Inductor writes the files of a compilation under ``folder``, and none elsewhere.
+
+    Libraries that this process has built before are there already: pieces of one model share many of their kernels.
 
     Stands for ``torch._inductor.runtime.cache_dir_utils.temporary_cache_dir``: what an artifact needs can only be told from
-    what other compilations left where each has a folder of its own.
+    what other compilations left where torch's caches begin empty.
     """
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
     from torch._inductor.runtime.cache_dir_utils import temporary_cache_dir
 
+    if not torch.cuda.is_available():
+        # Compiles a test program, whose place is where other processes find it.
+        pick_vec_isa()
+    _link(_library_pool(os.getpid()), folder)
     before = os.environ.pop("TRITON_CACHE_DIR", None)
     os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
     try:
         with temporary_cache_dir(str(folder)):
             yield
+            _link(folder, _library_pool(os.getpid()))
     finally:
         if before is None:
             del os.environ["TRITON_CACHE_DIR"]
         else:
             os.environ["TRITON_CACHE_DIR"] = before
+
+
+def _link(source: Path, target: Path) -> None:
+    """Make every library under one folder known under another."""
+    for path in source.glob("??/*.so"):
+        place = target / path.relative_to(source)
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(path, place)
+            except OSError:  # another file system, or one without links
+                shutil.copyfile(path, place)
+
+
+@functools.cache
+def _library_pool(pid: int) -> Path:
+    """Return a folder for all libraries that this process builds or loads; it goes when the process ends."""
+    folder = tempfile.mkdtemp(prefix="fxbucket-libraries-")
+    # The children of a fork inherit this, and must leave their parent's folder alone.
+    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == pid else None)
+    return Path(folder)
 
 
 def inductor_save(artifact: Any, path: Path) -> None:
@@ -112,8 +145,8 @@ def inductor_load(path: Path, folder: Path) -> Callable[..., Any]:
     from torch._inductor import CompiledArtifact, codecache
 
     with (
-        inductor_folder(folder),
         torch._inductor.config.patch({"cpp.vec_isa_ok": True}),
+        inductor_folder(folder),
         # Not by its setting, which is part of the name under which a library is looked for.
         mock.patch.object(codecache, "_precompile_header", return_value=None),
     ):
@@ -122,10 +155,17 @@ def inductor_load(path: Path, folder: Path) -> Callable[..., Any]:
 
 
 def libraries_in(folder: Path) -> Mapping[str, bytes]:
-    """Return the shared libraries that a compilation left under its folder, by their path in it."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*.so")) if path.is_file()
-    }
+    """Return the shared libraries that a compilation under this folder uses, by their path in it.
+
+    To be called while :func:`inductor_folder` is open. Stands for the ``cache`` of ``torch._inductor.codecache``'s classes
+    for C++: they were empty when the compilation began, and name what it uses.
+    """
+    from torch._inductor import codecache
+
+    kinds = (codecache.CppCodeCache, codecache.CppPythonBindingsCodeCache, codecache.CppWrapperCodeCache)
+    used = {name for kind in kinds for name in kind.cache}
+    paths = [path for path in sorted(folder.glob("??/*.so")) if path.name.split(".")[0] in used]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
 def generated_code(call: Callable[..., Any]) -> str:
