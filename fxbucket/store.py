@@ -7,106 +7,104 @@ only after its checksum is right. What that trusts is said in docs/security.md.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
+import re
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import filelock
 import platformdirs
 
 from fxbucket.passes.errors import StoreError
+from fxbucket.sealed import Stored as Stored
+from fxbucket.sealed import read_header, seal, unseal
 
-_MAGIC = b"fxbucket artifact 1\n"
-_SUFFIX = ".artifact"
-
-
-@dataclass(frozen=True)
-class Stored:
-    """One artifact as it is stored.
-
-    Attributes:
-        payload: what the compiler's own save wrote.
-        libraries: shared libraries that the artifact loads, by their path in the compiler's folder.
-        about: plain facts for people and for the reader: a title, conditions, seconds of compilation.
-    """
-
-    payload: bytes
-    libraries: Mapping[str, bytes] = field(default_factory=dict)
-    about: Mapping[str, Any] = field(default_factory=dict)
+_SUFFIX, _LOCK, _UNFINISHED = ".artifact", ".lock", ".unfinished"
+_KEY = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class EntryFacts:
-    """What a listing tells of one entry: its key, file, bytes, when it was last used, and what it says of itself."""
+    """What a listing tells of one entry.
+
+    Attributes:
+        key: its key, as its file is named.
+        path: its file.
+        size: its bytes.
+        used: when it was last used, in seconds since 1970.
+        about: what it says of itself; see :class:`Stored`.
+        fault: why it cannot be used, or an empty text.
+    """
 
     key: str
     path: Path
     size: int
     used: float
-    about: Mapping[str, Any]
+    about: Mapping[str, Any] = field(default_factory=dict)
     fault: str = ""
 
 
 def default_folder() -> Path:
     """Return ``$FXBUCKET_CACHE_DIR``, or the folder that the system keeps for this user's caches."""
     chosen = os.environ.get("FXBUCKET_CACHE_DIR")
-    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("fxbucket", appauthor=False))
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("fxbucket", appauthor=False))
 
 
 class Store:
     """A folder of artifacts.
+
+    Args:
+        folder: made if it is not there; ``~`` is this user's home.
 
     Raises:
         StoreError: the folder is not private to this user, or cannot be made.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _check_private(folder, os.stat(folder))
-        except OSError as error:
+            # Neither a later chdir() nor a link that is set anew leads to another folder.
+            self.folder = folder.expanduser().resolve()
+            _make_private(self.folder)
+        except StoreError:
+            raise
+        except (OSError, ValueError, RuntimeError) as error:  # no home, a NUL in a path, links in a circle
             raise StoreError(f"the store {folder} cannot be used: {error}; choose another folder with cache=.") from error
 
     def get(self, key: str) -> Stored | None:
         """Return an entry; ``None`` where there is none.
 
         Raises:
-            StoreError: there is a file, but it is damaged, foreign or not private.
+            StoreError: there is a file, but it is damaged, foreign or not private; or this is no key.
         """
         path = self._path(key)
         try:
-            with open(path, "rb") as file:
-                _check_private(path, os.fstat(file.fileno()))
-                content = file.read()
+            with _opened(path) as file:
+                stored = unseal(path, key, file)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StoreError(f"the entry {path} cannot be read: {error}.") from error
-        entry = _decoded(path, key, content)
+            raise StoreError(f"{path} cannot be read: {error}.") from error
         with contextlib.suppress(OSError):
             os.utime(path)  # what was used last goes last when the store is pruned
-        return entry
+        return stored
 
-    def put(self, key: str, entry: Stored) -> int:
+    def put(self, key: str, stored: Stored) -> int:
         """Write an entry in the place of any other with its key, all at once; returns its bytes.
 
         Raises:
-            StoreError: it could not be written; nothing is left of it.
+            StoreError: it could not be written; nothing is left of it. Or this is no key.
         """
         path = self._path(key)
-        content = _encoded(key, entry)
+        content = seal(key, stored)
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_folder_of(path)
             # A writer that is killed leaves a file of another name, which nobody reads and prune() takes away.
-            handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".unfinished")
+            handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=_UNFINISHED)
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(content)
@@ -118,7 +116,7 @@ class Store:
                     os.unlink(temporary)
                 raise
         except OSError as error:
-            raise StoreError(f"the entry {path} cannot be written: {error}.") from error
+            raise StoreError(f"{path} cannot be written: {error}.") from error
         return len(content)
 
     @contextlib.contextmanager
@@ -131,76 +129,135 @@ class Store:
             key: the artifact's key.
             wait: wait until whoever holds it lets go; otherwise give ``False`` at once.
         """
-        path = self._path(key).with_suffix(".lock")
+        path = self._path(key).with_suffix(_LOCK)
         lock = filelock.FileLock(path)
+        held = True
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_folder_of(path)
             lock.acquire(timeout=-1 if wait else 0)
         except filelock.Timeout:
-            yield False
-            return
-        except (OSError, NotImplementedError):
-            yield True
-            return
+            held = False
+        except (OSError, NotImplementedError, StoreError):
+            pass  # put() tells what is wrong with the folder
         try:
-            yield True
+            yield held
         finally:
-            lock.release()
+            with contextlib.suppress(OSError):
+                lock.release()
 
     def entries(self) -> Iterator[EntryFacts]:
         """Yield what each entry tells, in order of their keys; its content is not checked."""
-        for path in sorted(self.folder.glob(f"??/*{_SUFFIX}")):
-            try:
-                facts = path.stat()
-                with open(path, "rb") as file:
-                    header = _header(path, file.read(_MOST_HEADER))[0]
-                yield EntryFacts(path.stem, path, facts.st_size, facts.st_mtime, header.get("about", {}))
-            except (OSError, StoreError) as error:
-                yield EntryFacts(path.stem, path, 0, 0.0, {}, str(error))
+        return self._told(lambda path, file: read_header(path, path.stem, file).about)
 
     def verify(self) -> Iterator[EntryFacts]:
-        """Yield each entry with what is wrong with it, an empty text where nothing is."""
-        for facts in self.entries():
-            fault = facts.fault
-            if not fault:
-                try:
-                    self.get(facts.key)
-                except StoreError as error:
-                    fault = str(error)
-            yield EntryFacts(facts.key, facts.path, facts.size, facts.used, facts.about, fault)
+        """Yield each entry with what is wrong with it, an empty text where nothing is; none counts as used by that."""
+        return self._told(lambda path, file: unseal(path, path.stem, file).about)
 
     def prune(self, max_bytes: int) -> list[EntryFacts]:
-        """Remove damaged entries and what writers left, then those used longest ago until ``max_bytes`` are kept."""
-        for path in self.folder.glob("??/*.unfinished"):
-            with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > _FINISHED_BY_NOW:
-                    path.unlink()
-        kept = 0
+        """Remove what cannot be used, then what was used longest ago, until no more than ``max_bytes`` are left.
+
+        What writers that were killed left goes too. Damage behind an entry's header is not looked for: see :meth:`verify`.
+
+        Returns:
+            The entries that were removed.
+
+        Raises:
+            StoreError: something could not be removed.
+        """
+        self._sweep()
+        found = sorted(self.entries(), key=lambda facts: (not facts.fault, facts.used))
+        size = sum(facts.size for facts in found)
         removed = []
-        for facts in sorted(self.entries(), key=lambda facts: facts.used, reverse=True):
-            if facts.fault or kept + facts.size > max_bytes:
-                with contextlib.suppress(OSError):
-                    facts.path.unlink()
-                removed.append(facts)
-            else:
-                kept += facts.size
+        for facts in found:
+            if not facts.fault and size <= max_bytes:
+                break
+            _remove(facts.path)
+            size -= facts.size
+            removed.append(facts)
         return removed
 
     def clear(self) -> int:
-        """Remove every entry; returns how many there were."""
-        return len(self.prune(0))
+        """Remove every entry; returns how many there were.
+
+        Raises:
+            StoreError: something could not be removed.
+        """
+        return len(self.prune(-1))
 
     def _path(self, key: str) -> Path:
+        if not _KEY.fullmatch(key):
+            raise StoreError(f"{key!r} is no key: a key has 64 hexadecimal digits, in lower case.")
         return self.folder / key[:2] / f"{key}{_SUFFIX}"
 
+    def _make_folder_of(self, path: Path) -> None:
+        # Somebody may have removed the store since it was opened.
+        _make_private(self.folder)
+        _make_private(path.parent)
 
-_MOST_HEADER = 1 << 20
+    def _told(self, read: Callable[[Path, BinaryIO], Mapping[str, Any]]) -> Iterator[EntryFacts]:
+        for path in sorted(self.folder.glob(f"??/*{_SUFFIX}")):
+            size, used, fault = 0, 0.0, ""
+            about: Mapping[str, Any] = {}
+            try:
+                facts = path.lstat()
+                size, used = facts.st_size, facts.st_mtime
+                if self._path(path.stem) != path:
+                    fault = f"{path} lies in the wrong folder."
+                with _opened(path) as file:
+                    about = read(path, file)
+            except FileNotFoundError:
+                continue  # another process has pruned it
+            except (OSError, StoreError) as error:
+                fault = str(error)
+            yield EntryFacts(path.stem, path, size, used, about, fault)
+
+    def _sweep(self) -> None:
+        """Remove what is left of writers that were killed, and locks that nobody holds."""
+        for path in self.folder.glob(f"??/*{_UNFINISHED}"):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - path.lstat().st_mtime > _FINISHED_BY_NOW:
+                    _remove(path)
+        for path in self.folder.glob(f"??/*{_LOCK}"):
+            if _KEY.fullmatch(path.stem):
+                with self.lock(path.stem, wait=False) as held, contextlib.suppress(OSError):
+                    if held:
+                        path.unlink()
+
+
 _FINISHED_BY_NOW = 3600.0
 """Seconds after which a file that was never finished belongs to no living writer."""
 
 
+def _make_private(folder: Path) -> None:
+    """Make a folder for this user alone if it is not there; raise where somebody else could write to it."""
+    # Given to mkdir() with parents, the mode would not be theirs; the parents are the system's or the user's affair.
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _check_private(folder, folder.lstat())
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Open an entry to be read; raise where somebody else could have written it."""
+    _check_private(path.parent, path.parent.lstat())
+    # Neither follow a link nor wait for the other end of a pipe.
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(path, flags)
+    try:
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode):
+            raise StoreError(f"{path} is not a file.")
+        _check_private(path, facts)
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            yield file
+    finally:
+        os.close(handle)
+
+
 def _check_private(path: Path, facts: os.stat_result) -> None:
     """Raise where somebody else could have written what lies here."""
+    if stat.S_ISLNK(facts.st_mode):
+        raise StoreError(f"{path} is a link; a store keeps its entries in folders of its own.")
     if not hasattr(os, "geteuid"):
         return  # Windows keeps user folders private by other means
     if facts.st_uid != os.geteuid():
@@ -209,41 +266,8 @@ def _check_private(path: Path, facts: os.stat_result) -> None:
         raise StoreError(f"{path} can be written by others; run `chmod go-w {path}`, or choose another folder with cache=.")
 
 
-def _encoded(key: str, entry: Stored) -> bytes:
-    body = b"".join([entry.payload, *entry.libraries.values()])
-    header = {
-        "key": key,
-        "checksum": hashlib.sha256(body).hexdigest(),
-        "payload": len(entry.payload),
-        "libraries": {name: len(content) for name, content in entry.libraries.items()},
-        "about": dict(entry.about),
-    }
-    line = json.dumps(header, sort_keys=True).encode()
-    return _MAGIC + hashlib.sha256(line).hexdigest().encode() + b"\n" + line + b"\n" + body
-
-
-def _header(path: Path, content: bytes) -> tuple[Mapping[str, Any], int]:
-    """Return an entry's header and where its body begins."""
-    magic, checksum, line, *_ = [*content.split(b"\n", 3), b"", b"", b""]
-    if magic + b"\n" != _MAGIC:
-        raise StoreError(f"the entry {path} is not of this version of the store.")
-    if hashlib.sha256(line).hexdigest().encode() != checksum:
-        raise StoreError(f"the entry {path} is damaged.")
-    found: Mapping[str, Any] = json.loads(line)
-    return found, len(magic) + len(checksum) + len(line) + 3
-
-
-def _decoded(path: Path, key: str, content: bytes) -> Stored:
-    header, start = _header(path, content)
-    body = content[start:]
-    if header["key"] != key:
-        raise StoreError(f"the entry {path} is of another key.")
-    if hashlib.sha256(body).hexdigest() != header["checksum"]:
-        raise StoreError(f"the entry {path} is damaged.")
-    payload, rest = body[: header["payload"]], body[header["payload"] :]
-    libraries = {}
-    for name, size in header["libraries"].items():
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise StoreError(f"the entry {path} holds a library outside its folder: {name}.")
-        libraries[name], rest = rest[:size], rest[size:]
-    return Stored(payload, libraries, header["about"])
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be removed: {error}.") from error

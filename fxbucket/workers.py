@@ -24,7 +24,8 @@ from fxbucket.environment import Environment, environment
 from fxbucket.inductor import inductor_settings, with_inductor_settings
 from fxbucket.passes.errors import FxbucketError, StoreError
 from fxbucket.passes.form import Form
-from fxbucket.store import Store, Stored
+from fxbucket.sealed import Stored
+from fxbucket.store import Store
 from fxbucket.stored import compile_to_store
 
 
