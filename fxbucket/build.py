@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,8 +23,9 @@ from fxbucket.passes.program import Piece, Program
 from fxbucket.progress import Progress, report
 from fxbucket.store import Store, default_folder
 from fxbucket.stored import compile_to_store, load_stored
+from fxbucket.tasks import Outcome, task_for
 from fxbucket.torch_compat import no_other_compilation
-from fxbucket.workers import Outcome, Workers, compile_task, task_for
+from fxbucket.workers import Workers
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,8 +133,10 @@ class Builder:
             if job.is_lasting:
                 self._lasting[job.key] = result
 
+        batch = next(self._numbers)
+
         def tell(job: Job) -> None:
-            report(Progress(str(job.program.bucket), job.piece.name, len(made), len(jobs), hits))
+            report(Progress(str(job.program.bucket), job.piece.name, len(made), len(jobs), hits, batch))
 
         here: deque[Job] = deque()
         away: list[Job] = []
@@ -149,11 +152,14 @@ class Builder:
                 here.append(job)
         notes = self._send(away, here, now, finish, tell)
         tried = 0
+        waited: dict[str, float] = {}
         while here:
             self._check_stopping()
             job = here.popleft()
-            tell(job)
-            result = self._make_here(job)
+            if job.key not in waited:
+                tell(job)
+            since = waited.setdefault(job.key, time.monotonic())
+            result = self._make_here(job, time.monotonic() - since > _PATIENCE)
             if result is None:
                 # Another process is at it; meanwhile this one takes what nobody makes.
                 here.append(job)
@@ -181,46 +187,43 @@ class Builder:
             return {}
         notes: dict[str, str] = {}
         folder = None if self._store is None else str(self._store.folder)
-        futures: dict[Future[Outcome], Job] = {}
-        try:
-            for job in away:
-                assert job.form is not None  # only pieces with a form are sent away
-                task = task_for(job.key, job.form, self._options.inductor_options, now, folder, job.title)
-                futures[executor.submit(compile_task, task)] = job
-            while futures:
-                self._check_stopping()
-                for future in wait(futures, timeout=_LOOK_UP, return_when=FIRST_COMPLETED).done:
-                    job = futures.pop(future)
-                    tell(job)
-                    result, note = self._received(job, future)
-                    if result is not None:
-                        finish(job, result)
-                    else:
-                        notes[job.key] = note
-                        here.append(job)
-        except BaseException:
-            self._workers.stop(list(futures))
-            raise
+        options = self._options.inductor_options
+        tasks = [task_for(job.key, job.form, options, now, folder, job.title) for job in away if job.form is not None]
+        with contextlib.closing(self._workers.run(executor, tasks, self._stopping)) as outcomes:
+            for number, outcome in outcomes:
+                job = away[number]
+                tell(job)
+                result, note = self._received(job, outcome)
+                if result is not None:
+                    finish(job, result)
+                else:
+                    notes[job.key] = note
+                    here.append(job)
         return notes
 
     def _check_stopping(self) -> None:
         if self._stopping():
             raise StoppedError("the process ends; what was not compiled by then is left.")
 
-    def _received(self, job: Job, future: Future[Outcome]) -> tuple[Made | None, str]:
-        error = future.exception()
-        if error is not None:
-            text = f"{job.title}: {error}"
-            self._warn("worker", f"a worker failed; this process compiles in its place. {text}")
-            return None, f"its worker failed: {error}"
-        outcome = future.result()
-        if outcome.kind != "made":
+    def _received(self, job: Job, outcome: Outcome) -> tuple[Made | None, str]:
+        if outcome.kind in ("failed", "lost"):
+            text = f"{job.title}: {outcome.note}"
+            self._warn("worker", f"a worker failed, and this process compiles in its place: {text}")
+        if outcome.kind not in ("made", "found"):
             return None, outcome.note
         if outcome.stored is None:
             result = self._load(job)
-            return (result and replace(result, origin="worker", seconds=outcome.seconds)), "what its worker stored is gone"
-        with no_other_compilation():
-            return Made(job, load_stored(outcome.stored), "worker", outcome.seconds), ""
+            if result is None:
+                return None, "its worker stored it where this process does not find it"
+            return (result if outcome.kind == "found" else replace(result, origin="worker", seconds=outcome.seconds)), ""
+        try:
+            with no_other_compilation():
+                return Made(job, load_stored(outcome.stored), "worker", outcome.seconds), ""
+        except Exception as error:  # torch says in many ways that it cannot read an artifact
+            self._warn(
+                "worker", f"what a worker made cannot be used, and this process compiles it again: {job.title}: {error}"
+            )
+            return None, f"what its worker made cannot be used: {error}"
 
     def _load(self, job: Job) -> Made | None:
         if self._store is None or job.local_reason or not job.is_lasting:
@@ -236,12 +239,12 @@ class Builder:
             return None
         return None if compiled is None else Made(job, compiled, "loaded", time.perf_counter() - started)
 
-    def _make_here(self, job: Job) -> Made | None:
-        """Compile a job in this process; ``None`` where another process is at it."""
+    def _make_here(self, job: Job, is_impatient: bool) -> Made | None:
+        """Compile a job in this process; ``None`` where another process is at it, unless it was for too long."""
         with no_other_compilation():
-            return self._compile_here(job)
+            return self._compile_here(job, is_impatient)
 
-    def _compile_here(self, job: Job) -> Made | None:
+    def _compile_here(self, job: Job, is_impatient: bool) -> Made | None:
         if job.form is None or not job.form.is_portable:
             compiled = compile_piece(job.piece, job.program, self._compiler)
             return Made(job, compiled, "compiled", compiled.seconds)
@@ -250,7 +253,7 @@ class Builder:
             compiled = compile_form(job.form, self._compiler, job.title)
             return Made(job, compiled, "compiled", compiled.seconds)
         with store.lock(job.key, wait=False) as held:
-            if not held:
+            if not held and not is_impatient:
                 return None
             found = self._load(job)
             if found is not None:
@@ -280,11 +283,12 @@ class Builder:
             warnings.warn(text, FxbucketWarning, stacklevel=2)
 
 
-_LOOK_UP = 0.5
-"""Seconds after which a wait for workers looks whether it is still wanted."""
-
 _PAUSE = 0.05
 """Seconds between two looks at what other processes make."""
+_PATIENCE = 600.0
+"""Seconds after which an artifact is made here too: whoever is at it may be suspended, or hang."""
+_PATIENCE = 600.0
+"""Seconds after which an artifact is made here too: whoever is at it may be suspended, or hang."""
 
 
 def _built(program: Program, plan: Sequence[Job | None], known: Mapping[str, Made]) -> Built:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -44,7 +45,8 @@ class Options:
         cache: where Inductor's artifacts are kept for other processes: a folder of this user's own, ``"default"``:
             ``$FXBUCKET_CACHE_DIR`` or the system's folder for a user's caches, or ``None``: nowhere.
         workers: how many processes compile side by side (0 and 1: this one alone), or an executor with the interface of
-            ``concurrent.futures``. Default: as many as there are cores, where there is enough to compile.
+            ``concurrent.futures`` that runs tasks in other processes; see docs/caching.md. Default: as many as there are
+            cores, where there is enough to compile.
         debug_dir: a folder where each captured graph leaves every step and what its buckets run as texts. Default: what the
             environment variable ``FXBUCKET_DEBUG_DIR`` names, else none.
     """
@@ -87,6 +89,11 @@ class Options:
         is_number = isinstance(self.workers, int) and _is_int(self.workers) and self.workers >= 0
         if self.workers is not None and not is_number and not callable(getattr(self.workers, "submit", None)):
             raise OptionError(f"workers={self.workers!r}: give an int of at least 0, an executor, or None.")
+        if isinstance(self.workers, ThreadPoolExecutor):
+            # Settings of torch's compilers belong to the process, so that threads cannot compile side by side.
+            raise OptionError(
+                "workers is a pool of threads; give one of processes, such as ProcessPoolExecutor, or a number."
+            )
         given = self.splitting_ops
         if isinstance(given, (str, Boundary)) or callable(given):
             given = (given,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ class Progress:
         done: how many artifacts of this batch are finished.
         total: how many the batch holds.
         hits: how many of the finished ones came from the store.
+        batch: a number that the steps of one batch have in common.
     """
 
     bucket: str
@@ -26,6 +28,7 @@ class Progress:
     done: int
     total: int
     hits: int = 0
+    batch: int = 0
 
 
 Watcher = Callable[[Progress], None]
@@ -55,42 +58,69 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 def _counted(watcher: Watcher) -> Watcher:
     """Return a watcher that counts on from batch to batch: pinned sizes are one, what serves the others is the next."""
-    earlier = total = 0
-    last: int | None = None
+    steps: dict[int, Progress] = {}
 
     def watch(step: Progress) -> None:
-        nonlocal earlier, total, last
-        if last is None or step.done <= last:
-            earlier, total = total, total + step.total
-        last = step.done
-        watcher(replace(step, done=earlier + step.done, total=total))
+        steps[step.batch] = step
+        # Of an earlier batch, the last step was told before it was done.
+        earlier = [other for other in steps.values() if other.batch != step.batch]
+        watcher(
+            replace(
+                step,
+                done=step.done + sum(other.total for other in earlier),
+                total=step.total + sum(other.total for other in earlier),
+                hits=step.hits + sum(other.hits for other in earlier),
+            )
+        )
 
     return watch
 
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[None]:
-    """While the context is open, show compilation as a bar on the terminal; plain lines where there is none."""
+    """While the context is open, show compilation as a bar on the terminal; plain lines where there is none.
+
+    Both tell the bucket, the piece, how many of how many, how many came from the store, and the time that passed and that
+    is left, as far as the artifacts that are done tell it.
+    """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
     console = Console(stderr=True)
     if not console.is_terminal:
+        started = time.monotonic()
 
         def tell(step: Progress) -> None:
-            console.print(f"compiling {step.bucket} {step.piece} ({step.done + 1}/{step.total})")
+            console.print(_line(step, time.monotonic() - started), markup=False, highlight=False, soft_wrap=True)
 
         with watched(_counted(tell)):
             yield
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[hits]}"),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+    )  # fmt: skip
     with Bar(*columns, console=console) as bar:
-        task = bar.add_task("capturing", total=None)
+        task = bar.add_task("capturing", total=None, hits="")
 
         def show(step: Progress) -> None:
-            bar.update(task, completed=step.done, total=step.total, description=f"{step.bucket} {step.piece}")
+            about = f"{step.bucket} {step.piece}"
+            bar.update(task, completed=step.done, total=step.total, description=about, hits=_hits(step))
 
         with watched(_counted(show)):
             yield
         bar.update(task, completed=bar.tasks[0].total or 0, description="compiled")
+
+
+def _line(step: Progress, elapsed: float) -> str:
+    """Return a step as a line of text; the first has nothing to reckon from."""
+    parts = [f"compiling {step.bucket} {step.piece} ({step.done + 1}/{step.total})", f"{elapsed:.0f} s"]
+    if step.done > step.hits:
+        left = elapsed / (step.done - step.hits) * (step.total - step.done)
+        parts.append(f"about {left:.0f} s left")
+    return ", ".join([*parts, _hits(step)] if step.hits else parts)
+
+
+def _hits(step: Progress) -> str:
+    return f"{step.hits} from the store" if step.hits else ""
