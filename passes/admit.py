@@ -14,7 +14,7 @@ from fxbucket.passes.conditions import holds
 from fxbucket.passes.errors import AxisError, SizeError
 from fxbucket.passes.pipeline import BasePass
 from fxbucket.passes.program import Decision, Finding, Program
-from fxbucket.passes.symbolic import Number, substitute, symbols_in
+from fxbucket.passes.symbolic import Number, is_float_symbol, substitute, symbols_in
 from fxbucket.passes.text import Namer, axis_namer, condition_text
 
 
@@ -102,13 +102,14 @@ def hints_beside(
         SizeError: no such values follow from these; a call with the binding's sizes would show some.
     """
     values = {symbol: hint for symbol, hint in {**capture.hints, **hints}.items() if symbol not in binding}
-    for _ in range(len(values) + 1):
+    for _ in range(2 * len(values) + 1):
         wrong = [guard for guard in capture.guards if holds(guard.condition, {**values, **binding}) is False]
         if not wrong:
             return values
         for guard in wrong:
             condition = guard.condition
             if not isinstance(condition, sympy.Eq):
+                _move_one(capture, condition, values, binding)
                 continue
             for target, expression in ((condition.lhs, condition.rhs), (condition.rhs, condition.lhs)):
                 if target in values and target not in symbols_in(expression):
@@ -118,6 +119,42 @@ def hints_beside(
                         break
     broken = condition_text(wrong[0].condition, capture.axes)
     raise SizeError(f"the sizes seen so far do not go with {binding}: the capture needs {broken}; name the other axes too.")
+
+
+def _move_one(
+    capture: Capture, condition: sympy.Basic, values: dict[sympy.Symbol, Number], binding: Mapping[sympy.Symbol, Number]
+) -> None:
+    """Give one symbol of a condition the nearest value with which it holds, and no other guard that held breaks."""
+    held = [guard.condition for guard in capture.guards if holds(guard.condition, {**values, **binding}) is not False]
+    for symbol in sorted(symbols_in(condition) & values.keys(), key=str):
+        hint = values[symbol]
+        if is_float_symbol(symbol):
+            continue
+        others = {other + shift for other in (*values.values(), *binding.values()) for shift in (-1, 0, 1)}
+        near = {hint + shift for shift in range(-_NEAR, _NEAR + 1)}
+        for candidate in sorted(
+            others | near | _around_equality(condition, symbol, {**values, **binding}), key=lambda value: abs(value - hint)
+        ):
+            tried = {**values, symbol: candidate, **binding}
+            if candidate in capture.ranges[symbol] and all(holds(one, tried) is not False for one in (condition, *held)):
+                values[symbol] = candidate
+                return
+
+
+def _around_equality(condition: sympy.Basic, symbol: sympy.Symbol, values: Mapping[sympy.Symbol, Number]) -> set[Number]:
+    """Return the numbers beside which a comparison changes its answer, where sympy finds any."""
+    if not isinstance(condition, sympy.core.relational.Relational):
+        return set()
+    others = {other: sympy.sympify(value) for other, value in values.items() if other != symbol}
+    try:
+        roots = sympy.solve(sympy.Eq(condition.lhs, condition.rhs).xreplace(others), symbol)
+    except NotImplementedError:
+        return set()
+    return {int(root) + shift for root in roots if root.is_real for shift in (-1, 0, 1, 2)}
+
+
+_NEAR = 64
+"""How far from a hint another one is looked for; a remainder that a guard asks for is found within that."""
 
 
 def decide(capture: Capture, bucket: Bucket) -> Decision:

@@ -25,6 +25,7 @@ from fxbucket.passes.captured import value_of
 from fxbucket.passes.program import Piece, Program
 from fxbucket.passes.symbolic import SYMBOLIC_TYPES, Number, expression_of, is_fake, symbols_in
 from fxbucket.passes.tensors import TensorFacts
+from fxbucket.passes.writes import holds_write
 
 Encoded = tuple[Any, ...]
 """A value as a tag and its parts: nested tuples of numbers, texts, ``None`` and sympy expressions."""
@@ -83,10 +84,16 @@ class Form:
         return not self.symbols
 
 
-def form_of(piece: Piece, program: Program) -> Form:
-    """Return the form of one piece of a program."""
+def form_of(piece: Piece, program: Program, by_use: bool = True) -> Form:
+    """Return the form of one piece of a program.
+
+    Args:
+        piece: the piece.
+        program: the program that it is in.
+        by_use: put its inputs in the order in which they are first used, so that their own order does not count.
+    """
     encoder = _Encoder(piece.module)
-    nodes, order, names = encoder.graph(piece.module, by_use=True)
+    nodes, order, names = encoder.graph(piece.module, by_use)
     found = encoder.symbols
     conditions = tuple(guard.condition for guard in program.capture.guards if symbols_in(guard.condition) <= found)
     ranges: dict[sympy.Symbol, Range] = {**program.capture.ranges, **dict(program.capture.unbacked)}
@@ -128,7 +135,7 @@ class _Encoder:
         self.symbols: frozenset[sympy.Symbol] = frozenset()
         self.inner_names: list[tuple[str, ...]] = []
         self._storages: dict[int, int] = {}
-        self._writes = _writes_to_something(root)
+        self._writes = holds_write(root)
 
     def graph(self, module: fx.GraphModule, by_use: bool) -> tuple[tuple[Encoded, ...], tuple[int, ...], tuple[str, ...]]:
         """Return a graph's nodes, the order of its inputs, and the nodes' names.
@@ -272,27 +279,6 @@ def _places_of_inputs(nodes: list[fx.Node]) -> dict[fx.Node, int]:
                 places.setdefault(read, len(places))
     return places
 
-
-def _writes_to_something(module: fx.GraphModule) -> bool:
-    for inner in module.modules():
-        if not isinstance(inner, fx.GraphModule):
-            continue
-        for node in inner.graph.nodes:
-            if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
-                return True
-            name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-            if node.op in ("call_method", "call_function") and (
-                (name.endswith("_") and not name.endswith("__")) or name in _WRITERS or "out" in node.kwargs
-            ):
-                return True
-    return False
-
-
-_WRITERS = frozenset(
-    ["setitem", *(f"i{name}" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor",
-                                           "lshift", "rshift", "matmul", "concat"))]
-)  # fmt: skip
-"""Functions of ``operator`` that write to their first argument."""
 
 _PORTABLE_HIGHER_ORDER = frozenset(
     {

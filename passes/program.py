@@ -61,8 +61,8 @@ class Piece:
         outputs: the names of the values that it gives, in the order of its output tuple.
         reason: why it was cut out, or what is left between cuts.
         is_boundary: whether a boundary cut it out; such a piece runs as it is, uncompiled.
-        is_trivial: whether it holds nothing to compile (views, allocations and size arithmetic alone), or takes what no
-            compiler does (a float that the data decides); it runs as it is.
+        is_trivial: whether it holds nothing to compile (views, allocations and size arithmetic alone), or what compilers
+            do not take (a float that the data decides, a write to memory that two of its inputs share); it runs as it is.
         axes: every axis of the capture, so that a piece alone writes its sizes by their names.
     """
 

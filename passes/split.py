@@ -25,6 +25,7 @@ from fxbucket.passes.pipeline import BasePass
 from fxbucket.passes.program import CutReason, Finding, Piece, Program, Ref
 from fxbucket.passes.regions import RegionWriter, State, exit_functions, is_region_node, opens_level, states_of
 from fxbucket.passes.symbolic import SYMBOLIC_TYPES, expression_of, is_unbacked, symbols_in
+from fxbucket.passes.writes import writes_to_shared_inputs
 
 _REST = CutReason("rest", "", "what is left between cuts")
 
@@ -172,13 +173,14 @@ class _Splitter:
         )
         graph.output(tuple(node for _, node in gives))
         module = fx.GraphModule(self._root, graph)
+        left_alone = trivial or takes_scalar or writes_to_shared_inputs(module)
         name = f"piece_{number}"
         module.__class__.__name__ = name
         mark = group.mark
         return Piece(
             number, name, module, tuple(inputs), tuple(given for given, _ in gives), mark.reason if mark else _REST,
             is_boundary=mark is not None and not mark.compiled,
-            is_trivial=(trivial or takes_scalar) and (mark is None or mark.compiled),
+            is_trivial=left_alone and (mark is None or mark.compiled),
             axes=self._axes,
         )  # fmt: skip
 

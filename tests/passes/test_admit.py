@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
+import sympy
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ import fxbucket
 from fxbucket.passes import Admit, Bucket, Program
 from fxbucket.passes.admit import binding_for, broken_guard, decide, hints_beside
 from fxbucket.passes.buckets import Extent, Range
+from fxbucket.passes.captured import Guard
 from fxbucket.passes.errors import AxisError, SizeError
 
 
@@ -170,3 +173,28 @@ def test_hints_of_open_sizes_are_made_to_go_with_what_is_pinned():
     assert hints_beside(capture, {rows: 4}, {k: 3})[wide] == 12
     with pytest.raises(SizeError, match="name the other axes too"):
         hints_beside(capture, {rows: 4, wide: 12}, {})
+
+
+def test_hints_go_with_a_guard_that_compares_axes_which_the_graph_does_not_hold():
+    def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + 1 if y.shape[0] < x.shape[0] else x - 1
+
+    compiled = torch.compile(model, backend=fxbucket.backend(sizes="seen", compiler="eager"), dynamic=True)
+    for rows, others in ((6, 5), (4, 3), (900, 899), (3, 2), (4, 7), (7, 4)):
+        x, y = torch.randn(rows, 3), torch.randn(others, 2)
+        assert torch.equal(compiled(x, y), model(x, y))
+
+
+@given(rows=st.integers(2, 200), other=st.integers(2, 200), shift=st.integers(-50, 50), above=st.booleans())
+def test_hints_of_open_symbols_hold_every_guard_that_compares_them(
+    captured: Program, rows: int, other: int, shift: int, above: bool
+):
+    x, k = symbol(captured, "x.shape[0]"), symbol(captured, "k")
+    compared = sympy.Gt(k, x + shift) if above else sympy.Lt(k, x + shift)
+    capture = dataclasses.replace(captured.capture, guards=(Guard(compared), Guard(sympy.Ne(k, other))))
+    if not above and rows + shift <= 3:
+        return  # an axis has two rows or more, and one value may be left out
+    hints = hints_beside(capture, {x: rows}, {})
+    assert hints[k] > rows + shift if above else hints[k] < rows + shift
+    assert hints[k] != other
+    assert hints[k] >= 2
