@@ -14,6 +14,7 @@ from fxbucket.passes.admit import binding_for, broken_guard, hints_beside
 from fxbucket.passes.buckets import Bucket
 from fxbucket.passes.captured import value_of
 from fxbucket.passes.errors import PassError, PreconditionError, SizeError
+from fxbucket.passes.form import input_order
 from fxbucket.passes.metadata import MetadataMapper
 from fxbucket.passes.pipeline import BasePass
 from fxbucket.passes.program import Finding, Piece, Program, Ref
@@ -183,13 +184,14 @@ class Concretize(BasePass):
             values[symbol] = adopt_symbol(env, symbol, None, bounds)
         pieces, outputs = rebuild(program, MetadataMapper(values, mode, env))
         named = {name if name in capture.unseen else capture.axis(name).name: size for name, size in sizes.items()}
+        left = {piece.name for piece in pieces}
         done = replace(
             program,
             pieces=pieces,
             outputs=outputs,
             binding=binding,
             hints=hints,
-            same={},
+            same={name: first for name, first in program.same.items() if {name, first} <= left},
             bucket=bucket or Bucket.of(named),
         )
         kept = [Finding(axis.name, "kept symbolic") for axis in open_axes]
@@ -198,6 +200,8 @@ class Concretize(BasePass):
     def ensures(self, before: Program, after: Program) -> None:
         bound = frozenset(after.binding)
         for piece in after.pieces:
+            if piece.name in after.same:
+                continue
             for node in piece.module.graph.nodes:
                 left = {s for s in symbols_in((list(node.meta.values()), node.args, node.kwargs)) if s in bound}
                 if left:
@@ -210,6 +214,19 @@ class Concretize(BasePass):
 
 def _sizes_text(sizes: Mapping[str, Number]) -> str:
     return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+@dataclass(frozen=True, eq=False)
+class _Rebuilt:
+    """A piece with numbers in the place of symbols: its graph, which of the inputs are left, what it gives.
+
+    ``order`` are the positions of all inputs that it had, in the order of their first use.
+    """
+
+    module: fx.GraphModule
+    inputs: tuple[int, ...]
+    outputs: tuple[Any, ...]
+    order: tuple[int, ...]
 
 
 def rebuild(program: Program, mapper: MetadataMapper) -> tuple[tuple[Piece, ...], Any]:
@@ -225,21 +242,31 @@ def rebuild(program: Program, mapper: MetadataMapper) -> tuple[tuple[Piece, ...]
             if _is_number_of_symbols(node, value):
                 known[node.name] = value
     pieces: list[Piece] = []
+    done: dict[str, _Rebuilt] = {}
     for piece in program.pieces:
         nodes = [node for node in piece.module.graph.nodes if node.op == "placeholder"]
-        constants = {node.name: known[name] for node, name in zip(nodes, piece.inputs, strict=True) if name in known}
-        module, kept, outputs = substitution.copy(piece.module, constants, keep_signature=False)
+        first = done.get(program.same.get(piece.name, ""))
+        if first is not None:
+            # Equal pieces become equal pieces, so the work was done for the first; arguments may come in another order.
+            order = dict(zip(first.order, input_order(piece.module), strict=True))
+            rebuilt = replace(first, inputs=tuple(order[position] for position in first.inputs))
+        else:
+            constants = {node.name: known[name] for node, name in zip(nodes, piece.inputs, strict=True) if name in known}
+            module, kept, outputs = substitution.copy(piece.module, constants, keep_signature=False)
+            left = set(kept)
+            positions = tuple(position for position, node in enumerate(nodes) if node.name in left)
+            rebuilt = _Rebuilt(module, positions, tuple(outputs), input_order(piece.module))
+            done[piece.name] = rebuilt
         given = []
-        for name, output in zip(piece.outputs, outputs, strict=True):
+        for name, output in zip(piece.outputs, rebuilt.outputs, strict=True):
             if isinstance(output, fx.Node):
                 given.append(name)
             else:
                 known[name] = output
-        left = set(kept)
-        inputs = tuple(name for node, name in zip(nodes, piece.inputs, strict=True) if node.name in left)
-        rebuilt = replace(piece, index=len(pieces), module=module, inputs=inputs, outputs=tuple(given))
-        if rebuilt.body:
-            pieces.append(rebuilt)
+        inputs = tuple(piece.inputs[position] for position in rebuilt.inputs)
+        made = replace(piece, index=len(pieces), module=rebuilt.module, inputs=inputs, outputs=tuple(given))
+        if made.body:
+            pieces.append(made)
     return tuple(pieces), _outputs(program.outputs, known)
 
 

@@ -66,12 +66,20 @@ def _run(program: Program, mapper: MetadataMapper, mode: FakeTensorMode, env: Sh
         if node.op == "placeholder":
             known[node.name] = mapper.map(value_of(node))
     found = []
+    runs: dict[int, Derived] = {}
     for piece in program.pieces:
         recorder = _Recorder(piece.module)
         inputs = [known[name] for name in piece.inputs]
         snapshot = MetadataMapper(None, mode, env)
         at_start = dict(zip((n.name for n in piece.module.graph.nodes if n.op == "placeholder"), inputs, strict=True))
         at_start = {name: snapshot.map(value) for name, value in at_start.items()}
+        earlier = runs.get(id(piece.module))
+        if earlier is not None:
+            # The very graph of an equal piece: from equal inputs it derives what it did, and its inputs are compared.
+            written = MetadataMapper(None, mode, env)
+            known.update(zip(piece.outputs, (written.map(value_of(node)) for node in _given(piece.module)), strict=True))
+            found.append(Derived(at_start, earlier.values))
+            continue
         try:
             with mode, program.capture.ambient.restored():
                 outputs = recorder.run(*inputs)
@@ -80,4 +88,10 @@ def _run(program: Program, mapper: MetadataMapper, mode: FakeTensorMode, env: Sh
             return tuple(found)
         known.update(zip(piece.outputs, outputs, strict=True))
         found.append(Derived(at_start, recorder.values))
+        runs[id(piece.module)] = found[-1]
     return tuple(found)
+
+
+def _given(module: fx.GraphModule) -> tuple[fx.Node, ...]:
+    (output,) = (node for node in module.graph.nodes if node.op == "output")
+    return tuple(output.args[0])

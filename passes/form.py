@@ -270,6 +270,14 @@ def _fields(facts: TensorFacts) -> tuple[Any, ...]:
     return tuple(getattr(facts, item.name) for item in fields(facts))
 
 
+def input_order(module: fx.GraphModule) -> tuple[int, ...]:
+    """Return the positions of a piece's inputs in the order in which they are first used; unused ones come last."""
+    nodes = list(module.graph.nodes)
+    inputs = [node for node in nodes if node.op == "placeholder"]
+    places = _places_of_inputs(nodes)
+    return tuple(sorted(range(len(inputs)), key=lambda position: places.get(inputs[position], len(inputs))))
+
+
 def _places_of_inputs(nodes: list[fx.Node]) -> dict[fx.Node, int]:
     """Return each input's place among all inputs that are read, in the order of reading."""
     places: dict[fx.Node, int] = {}

@@ -21,7 +21,7 @@ from fxbucket.passes.symbolic import (
     is_wrapper_subclass,
     symbols_in,
 )
-from fxbucket.passes.tensors import TensorFacts, build_tensor, flat_storage
+from fxbucket.passes.tensors import TensorFacts, build_plain, build_tensor, flat_storage
 
 _DROPPED_META = frozenset({"grapharg", "tensor_dict", "unbacked_bindings", "tensor_meta"})
 """Keys of ``node.meta`` that only the capture itself can read; all hold symbolic values or real tensors."""
@@ -104,13 +104,20 @@ class MetadataMapper:
             strides=tuple(self.map(stride) for stride in facts.strides),
             offset=self.map(facts.offset),
         )
-        built = build_tensor(mapped, self._storage(source), self._mode, self._env)
+        storage = source.untyped_storage()
+        built = None
+        if storage._cdata not in self._storages:
+            built = build_plain(mapped, self.map(storage.nbytes()), self._mode)
+            if built is not None:
+                self._storages[storage._cdata] = (source, built)
+        if built is None:
+            built = build_tensor(mapped, self._storage(source), self._mode, self._env)
         # The source is kept beside the result, so that its id is not given to another tensor.
         self._tensors[id(source)] = (source, built)
         return built
 
     def _storage(self, source: torch.Tensor) -> torch.Tensor:
-        """Return a flat tensor over the storage that stands for the source's; one for all tensors that share it."""
+        """Return a tensor over the storage that stands for the source's; one for all tensors that share it."""
         storage = source.untyped_storage()
         known = self._storages.get(storage._cdata)
         if known is None:

@@ -22,7 +22,7 @@ from fxbucket.passes.symbolic import (
     fresh_environment,
     symbols_in,
 )
-from fxbucket.passes.tensors import TensorFacts, build_tensor, flat_storage
+from fxbucket.passes.tensors import TensorFacts, build_plain, build_tensor, flat_storage
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +136,10 @@ class _Decoder:
         facts = TensorFacts(*(self.value(part, ()) for part in described))
         storage = self._storages.get(place)
         if storage is None:
+            plain = build_plain(facts, self.value(length, ()), self._mode)
+            if plain is not None:
+                self._storages[place] = plain
+                return plain
             storage = flat_storage(self.value(length, ()), facts.device, self._mode, self._env)
             self._storages[place] = storage
         return build_tensor(facts, storage, self._mode, self._env)

@@ -176,10 +176,18 @@ def graph_text(module: fx.GraphModule, name: Namer = plain_namer, indent: str = 
     return text
 
 
-def piece_text(piece: Piece, name: Namer | None = None) -> str:
-    """Return a piece: its name and reason, then its code with shapes beside each line, sizes by the names of its axes."""
+def piece_text(piece: Piece, name: Namer | None = None, like: str = "") -> str:
+    """Return a piece: its name and reason, then its code with shapes beside each line, sizes by the names of its axes.
+
+    Args:
+        piece: the piece.
+        name: how symbols are written; by the piece's axes where it is not given.
+        like: a piece whose very graph this one runs, which is named in the place of the code.
+    """
     kind = "boundary, runs as it is" if piece.is_boundary else "nothing to compile" if piece.is_trivial else "compiled"
     head = f"{piece.name} ({kind}): {piece.reason}"
+    if like:
+        return f"{head}\n    ({', '.join(piece.outputs)}) = {like}({', '.join(piece.inputs)})"
     return f"{head}\n{graph_text(piece.module, name or axis_namer(piece.axes))}"
 
 
@@ -207,7 +215,10 @@ def program_text(program: Program) -> str:
         lines.append(f"  bucket {decision.bucket}: {'admitted' if decision.admitted else 'refused: ' + decision.reason}")
     if not program.is_split:
         lines.append(graph_text(program.capture.module, name))
-    lines += [piece_text(piece, name) for piece in program.pieces]
+    graphs: dict[int, str] = {}
+    for piece in program.pieces:
+        first = graphs.setdefault(id(piece.module), piece.name)
+        lines.append(piece_text(piece, name, "" if first == piece.name else first))
     if program.is_split:
         lines.append(f"returns {program.outputs}")
     return "\n".join(lines)

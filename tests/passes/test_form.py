@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fxbucket
-from fxbucket.passes import Concretize, Deduplicate, Discover, Pipeline, Program, Split, at_op, every_n_nodes
+from fxbucket.passes import Concretize, Deduplicate, Discover, Pipeline, Program, Split, Verify, at_op, every_n_nodes
 from fxbucket.passes.errors import PreconditionError
 from fxbucket.passes.form import Form, form_of
 from fxbucket.passes.recreate import recreate
@@ -220,7 +220,45 @@ def test_deduplicate_tells_which_pieces_are_equal_and_changes_nothing_else():
         "piece_2: also serves piece_4, piece_6",
     ]
     assert Deduplicate()(before) == program
-    assert Concretize({"rows": 8})(program).same == {}
+
+
+class Sized(torch.nn.Module):
+    """Layers whose pieces hand sizes, a view and its base across the cut, and take arguments in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(3, 3) for _ in range(5))
+        self.register_buffer("shift", torch.ones(3))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x = x * 1
+        for layer in self.layers:
+            twice, z = x.shape[0] * 2, layer(x)
+            x = torch.sigmoid(z)
+            x = (x + self.shift + z[: twice // 2]) * twice + y.sum() * x.shape[0]
+        return x
+
+
+@pytest.mark.parametrize("model", [Stack(6), Sized()])
+@pytest.mark.parametrize("rows", [None, 2, 8])
+def test_equal_pieces_are_made_concrete_once_and_are_what_they_are_alone(model: torch.nn.Module, rows: int | None):
+    args = (torch.randn(4, 3), torch.randn(5, 3))[: 2 if isinstance(model, Sized) else 1]
+    axes = {"rows": "x.shape[0]"} | ({"others": "y.shape[0]"} if isinstance(model, Sized) else {})
+    captured = fxbucket.capture(model, *args, axes=axes)
+    split = Pipeline([Split(at_op("aten::sigmoid")), Discover()])(captured)
+    sizes = {} if rows is None else {"rows": rows}
+    alone = Pipeline([Concretize(sizes, remaining="keep"), Verify()])(split)
+    together = Pipeline([Deduplicate(), Concretize(sizes, remaining="keep"), Verify()])(split)
+    assert together.same
+    for name, first in together.same.items():
+        assert together.piece(name).module is together.piece(first).module
+    assert [piece.outputs for piece in together.pieces] == [piece.outputs for piece in alone.pieces]
+    assert together.outputs == alone.outputs
+    for one, other in zip(together.pieces, alone.pieces, strict=True):
+        assert sorted(one.inputs) == sorted(other.inputs)
+        form, expected = form_of(one, together), form_of(other, alone)
+        assert form.digest == expected.digest
+        assert [one.inputs[place] for place in form.order] == [other.inputs[place] for place in expected.order]
 
 
 def test_deduplicate_wants_a_split_program():
