@@ -15,6 +15,7 @@ import sympy
 
 from fxbucket.artifact import Artifact, Origin
 from fxbucket.compilers import Compile, Compiled, compile_form, compile_piece, compiler_for, recorded_conditions
+from fxbucket.custom_ops import reasons_to_keep_here
 from fxbucket.environment import Environment, environment
 from fxbucket.options import Options
 from fxbucket.passes.errors import FxbucketWarning, StoppedError, StoreError
@@ -22,7 +23,7 @@ from fxbucket.passes.form import Form, form_of
 from fxbucket.passes.program import Piece, Program
 from fxbucket.progress import Progress, report
 from fxbucket.store import Store, default_folder
-from fxbucket.stored import compile_to_store, load_stored
+from fxbucket.stored import compile_to_store, compiling_apart, load_stored
 from fxbucket.tasks import Outcome, task_for
 from fxbucket.torch_compat import no_other_compilation
 from fxbucket.workers import Workers
@@ -121,6 +122,8 @@ class Builder:
             # What a compiler relies on is recorded in the program's own environment.
             return Job(f"own {next(self._numbers)}", piece, program, form, False, "; ".join(form.local_reasons))
         reasons = (*form.local_reasons, *now.local_reasons)
+        if self._is_inductor:
+            reasons += tuple(reasons_to_keep_here(piece.module, program.capture.ambient))
         return Job(now.key_of(form.digest), piece, program, form, True, "; ".join(reasons))
 
     def _make(self, jobs: Sequence[Job], now: Environment) -> dict[str, Made]:
@@ -169,7 +172,9 @@ class Builder:
                     time.sleep(_PAUSE)
                 continue
             tried = 0
-            finish(job, replace(result, note=result.note or notes.get(job.key, job.local_reason)))
+            finish(
+                job, replace(result, note=result.note or notes.get(job.key, job.local_reason if self._is_inductor else ""))
+            )
         return made
 
     def _send(
@@ -245,12 +250,14 @@ class Builder:
             return self._compile_here(job, is_impatient)
 
     def _compile_here(self, job: Job, is_impatient: bool) -> Made | None:
-        if job.form is None or not job.form.is_portable:
-            compiled = compile_piece(job.piece, job.program, self._compiler)
-            return Made(job, compiled, "compiled", compiled.seconds)
         store = self._store
-        if store is None or job.local_reason:
-            compiled = compile_form(job.form, self._compiler, job.title)
+        if store is None or job.form is None or job.local_reason:
+            # What must not be stored must not come from torch's own caches either.
+            with compiling_apart() if self._is_inductor and job.local_reason else contextlib.nullcontext():
+                if job.form is None or not job.form.is_portable:
+                    compiled = compile_piece(job.piece, job.program, self._compiler)
+                else:
+                    compiled = compile_form(job.form, self._compiler, job.title)
             return Made(job, compiled, "compiled", compiled.seconds)
         with store.lock(job.key, wait=False) as held:
             if not held and not is_impatient:

@@ -40,12 +40,16 @@ class AxisFacts:
 
 @dataclass(frozen=True)
 class ArtifactFacts:
-    """One piece in one bucket: where what runs it came from, seconds of its compilation, and the generated code."""
+    """One piece in one bucket: where what runs it came from, seconds of its compilation, and the generated code.
+
+    ``note`` says why it was not stored or made by a worker, where something kept it from that.
+    """
 
     name: str
     origin: str
     seconds: float
     code: str
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -181,7 +185,8 @@ def _bucket(entry: Entry, axes: Sequence[object]) -> BucketFacts:
     state = "waiting" if entry.emitted is None else "as captured" if entry.note else "compiled"
     conditions = tuple(condition_text(condition, axes) for condition in entry.conditions)  # type: ignore[arg-type]
     artifacts = tuple(
-        ArtifactFacts(artifact.piece, artifact.origin, artifact.seconds, artifact.code) for artifact in entry.artifacts
+        ArtifactFacts(artifact.piece, artifact.origin, artifact.seconds, artifact.code, artifact.note)
+        for artifact in entry.artifacts
     )
     return BucketFacts(
         str(entry.bucket), state, entry.note, conditions, entry.seconds, entry.counter[0], entry.program, artifacts

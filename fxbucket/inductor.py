@@ -6,12 +6,10 @@ would do.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
 import os
 import shutil
-import tempfile
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +18,8 @@ from unittest import mock
 
 import torch
 from torch import fx
+
+from fxbucket.process_folder import process_folder
 
 
 def inductor_compile(module: fx.GraphModule, example_inputs: Sequence[Any], options: dict[str, Any]) -> Callable[..., Any]:
@@ -91,13 +91,13 @@ def inductor_folder(folder: Path) -> Iterator[None]:
     if not torch.cuda.is_available():
         # Compiles a test program, whose place is where other processes find it.
         pick_vec_isa()
-    _link(_library_pool(os.getpid()), folder)
+    _link(process_folder("libraries"), folder)
     before = os.environ.pop("TRITON_CACHE_DIR", None)
     os.environ["TRITON_CACHE_DIR"] = str(folder / "triton")
     try:
         with temporary_cache_dir(str(folder)):
             yield
-            _link(folder, _library_pool(os.getpid()))
+            _link(folder, process_folder("libraries"))
     finally:
         if before is None:
             del os.environ["TRITON_CACHE_DIR"]
@@ -115,15 +115,6 @@ def _link(source: Path, target: Path) -> None:
                 os.link(path, place)
             except OSError:  # another file system, or one without links
                 shutil.copyfile(path, place)
-
-
-@functools.cache
-def _library_pool(pid: int) -> Path:
-    """Return a folder for all libraries that this process builds or loads; it goes when the process ends."""
-    folder = tempfile.mkdtemp(prefix="fxbucket-libraries-")
-    # The children of a fork inherit this, and must leave their parent's folder alone.
-    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == pid else None)
-    return Path(folder)
 
 
 def inductor_save(artifact: Any, path: Path) -> None:
@@ -166,6 +157,20 @@ def libraries_in(folder: Path) -> Mapping[str, bytes]:
     used = {name for kind in kinds for name in kind.cache}
     paths = [path for path in sorted(folder.glob("??/*.so")) if path.name.split(".")[0] in used]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def is_op_rewritten(op: Any) -> bool:
+    """Whether Inductor was told to replace an op overload by others, or how to generate code for it.
+
+    Stands for ``torch._inductor.decomposition.decompositions``, ``lowering.lowerings`` and ``fallbacks``. Where a module is
+    not loaded, nobody registered anything with it.
+    """
+    decomposition = sys.modules.get("torch._inductor.decomposition")
+    if op in torch._decomp.decomposition_table or (decomposition is not None and op in decomposition.decompositions):
+        return True
+    lowering = sys.modules.get("torch._inductor.lowering")
+    # Inductor itself adds what it only calls.
+    return lowering is not None and op in lowering.lowerings and op not in lowering.fallbacks
 
 
 def generated_code(call: Callable[..., Any]) -> str:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
-import os
-import shutil
+import contextlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +13,7 @@ from fxbucket.compilers import Compiled, compile_form
 from fxbucket.inductor import inductor_compile, inductor_folder, inductor_load, inductor_save, libraries_in
 from fxbucket.passes.conditions import condition_from_text, condition_to_text
 from fxbucket.passes.form import Form
+from fxbucket.process_folder import process_folder
 from fxbucket.sealed import Stored
 
 
@@ -87,18 +85,12 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 
+@contextlib.contextmanager
+def compiling_apart() -> Iterator[None]:
+    """While the context is open, Inductor finds nothing that torch's own caches keep, and leaves nothing there."""
+    with inductor_folder(_new_folder()):
+        yield
+
+
 def _new_folder() -> Path:
-    try:
-        return Path(tempfile.mkdtemp(dir=_process_folder(os.getpid())))
-    except FileNotFoundError:  # some systems remove what lies in the folder of temporary files for days
-        _process_folder.cache_clear()
-        return Path(tempfile.mkdtemp(dir=_process_folder(os.getpid())))
-
-
-@functools.cache
-def _process_folder(pid: int) -> Path:
-    """Return a folder that goes when the process ends; what runs may still read files in it until then."""
-    folder = tempfile.mkdtemp(prefix="fxbucket-")
-    # The children of a fork inherit this, and must leave their parent's folder alone.
-    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == pid else None)
-    return Path(folder)
+    return Path(tempfile.mkdtemp(dir=process_folder("artifacts")))

@@ -46,6 +46,14 @@ def tables_of(graph: GraphFacts) -> tuple[Table, ...]:
     if graph.guards:
         found.append(Table("guards", ("the capture is valid while",), tuple((guard,) for guard in graph.guards)))
     found.append(Table("buckets", ("bucket", "state", "seconds", "calls", "conditions or reason"), buckets))
+    notes: dict[tuple[str, str], list[str]] = {}
+    for bucket in graph.buckets:
+        for artifact in bucket.artifacts:
+            if artifact.note:
+                notes.setdefault((artifact.name, artifact.note), []).append(bucket.bucket)
+    if notes:
+        rows = tuple((name, "; ".join(buckets), note) for (name, note), buckets in notes.items())
+        found.append(Table("not stored, or not made by a worker", ("piece", "buckets", "why"), rows))
     if graph.misses:
         misses = tuple((sizes, str(count)) for sizes, count in graph.misses.items())
         found.append(Table("misses", ("sizes", "calls"), misses))

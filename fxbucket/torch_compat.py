@@ -85,6 +85,30 @@ def backend_names() -> list[str]:
     return list(list_backends(exclude_tags=()))
 
 
+def kernels_read_by_tracing(op: Any, differentiates: bool) -> list[str]:
+    """Return the kinds of definitions of an op overload that a compiler reads instead of calling the op.
+
+    Stands for ``torch._C.DispatchKey``, an overload's ``py_kernels`` and ``python_key_table``, and the rules that
+    ``torch.library`` keeps in ``torch._library.simple_registry``: torch.library registers, and nothing public tells what.
+
+    Args:
+        op: an ``OpOverload``.
+        differentiates: whether the op may be traced for a backward.
+    """
+    from torch._library.simple_registry import singleton
+
+    keys = ("CompositeImplicitAutograd", "Functionalize", "FuncTorchBatched", "AutocastCPU", "AutocastCUDA")
+    of_backward = ("Autograd", "AutogradCPU", "AutogradCUDA") if differentiates else ()
+    found = [name for name in (*keys, *of_backward) if op.has_kernel_for_dispatch_key(getattr(torch._C.DispatchKey, name))]
+    entry = singleton.find(op.name())
+    rules = {
+        "rules of torch.library": entry.torch_dispatch_rules._data,
+        "kernels": op.py_kernels,
+        "modes": op.python_key_table,
+    }
+    return [*found, *(name for name, held in rules.items() if held)]
+
+
 def mark_dim_dynamic(tensor: torch.Tensor, dim: int) -> Callable[[], None]:
     """Make a dim dynamic for the capture that begins; returns what takes the mark away again.
 
