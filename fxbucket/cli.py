@@ -1,4 +1,4 @@
-"""The command line: ``fxbucket demo``, ``render``, ``report``, ``explain`` and ``doctor``.
+"""The command line: ``fxbucket demo``, ``render``, ``report``, ``explain``, ``cache`` and ``doctor``.
 
 Exit codes: 0 all is well, 1 something was run and is not as promised, 2 the command line itself is wrong, 3 something
 that the command needs is not installed.
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import fxbucket
+from fxbucket import cache_commands
 
 if TYPE_CHECKING:
     from fxbucket.model_spec import Example
@@ -29,6 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(cache_commands.app, name="cache")
 
 Model = Annotated[
     str,

@@ -1,9 +1,10 @@
-"""Axes, sizes and buckets as texts of the command line."""
+"""Axes, sizes, buckets and numbers of bytes as texts of the command line."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import Any
 
 from fxbucket.passes.errors import OptionError
@@ -66,6 +67,19 @@ def bucket_of(text: str) -> dict[str, int]:
         if len(listed) > 1:
             raise OptionError(f"--bucket {text!r}: axis {name!r} has several sizes; a bucket has one.")
     return {name: listed[0] for name, listed in found.items()}
+
+
+def size_of(text: str, option: str) -> int:
+    """Return a number of bytes for a text such as ``500MB``, ``1.5 GiB`` or ``1024``; kB is 1000 bytes, KiB 1024.
+
+    Raises:
+        OptionError: it is not of that form.
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)\s*", text, re.IGNORECASE | re.ASCII)
+    if found is None or (found[3] and not found[2]):
+        raise OptionError(f"{option} {text!r} is not a size; write for example 500MB, 2GB, 1.5GiB, or a number of bytes.")
+    power = " kmgt".index(found[2].lower() or " ")
+    return int(Fraction(found[1]) * (1024 if found[3] else 1000) ** power)
 
 
 def _pairs(text: str, option: str = "--sizes") -> dict[str, list[int]]:

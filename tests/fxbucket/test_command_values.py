@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fxbucket.command_values import axes_of, bucket_of, sizes_of
+from fxbucket.command_values import axes_of, bucket_of, size_of, sizes_of
 from fxbucket.passes.errors import OptionError
 
 NAMES = st.sampled_from(["b", "tokens", "x.shape[0]", "batch['a,b=c'].shape[1]", 'm["k"].shape[-1]', "xs[0].shape[2]"])
@@ -64,3 +64,14 @@ def test_sizes():
 def test_wrong_sizes(read: Callable[[str], object], text: str, said: str):
     with pytest.raises(OptionError, match=said):
         read(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0), ("1024", 1024), ("1B", 1), ("2kB", 2000), ("2KiB", 2048), ("500MB", 500_000_000), ("500mb", 500_000_000),
+        ("1.5 GiB", 3 << 29), ("2G", 2_000_000_000), (" 3Ti ", 3 << 40), ("0.1kB", 100), ("9" * 400, int("9" * 400)),
+    ],
+)  # fmt: skip
+def test_a_size_is_bytes(text: str, size: int):
+    assert size_of(text, "--max-size") == size
