@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from fxbucket.passes.captured import Axis as Axis
     from fxbucket.passes.errors import FxbucketError as FxbucketError
     from fxbucket.passes.errors import FxbucketWarning as FxbucketWarning
+    from fxbucket.saving import load as load
 
-__all__ = ["Axis", "FxbucketError", "FxbucketWarning", "Range", "backend", "capture", "compile"]
+__all__ = ["Axis", "FxbucketError", "FxbucketWarning", "Range", "backend", "capture", "compile", "load"]
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -31,6 +32,7 @@ _HOMES = {
     "backend": "fxbucket.backend",
     "capture": "fxbucket.capture",
     "compile": "fxbucket.compiled",
+    "load": "fxbucket.saving",
 }
 _PACKAGES = ("passes", "visualize")
 

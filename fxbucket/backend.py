@@ -16,6 +16,7 @@ from fxbucket.background import Background
 from fxbucket.build import Builder
 from fxbucket.capture import program_of
 from fxbucket.dispatch import Dispatcher
+from fxbucket.entry import SavedEntry
 from fxbucket.explain import Explanation, explain
 from fxbucket.frame import current_call
 from fxbucket.journal import Journal
@@ -26,11 +27,14 @@ from fxbucket.passes.deduplicate import Deduplicate
 from fxbucket.passes.discover import Discover
 from fxbucket.passes.errors import AxisError, FxbucketWarning, OptionError, nearest
 from fxbucket.passes.pipeline import Pipeline
-from fxbucket.passes.program import Program
+from fxbucket.passes.program import Program, Step
 from fxbucket.passes.split import Split
 from fxbucket.passes.symbolic import SYMBOLIC_TYPES
 from fxbucket.passes.torch_version import check_torch_version
 from fxbucket.profile import Profile, Recorder
+from fxbucket.recording import Record, record_capture
+from fxbucket.serialization_compat import capture_in_progress
+from fxbucket.store import Stored
 from fxbucket.torch_compat import current_frame, tracing_shape_env
 
 
@@ -52,16 +56,21 @@ class Backend:
 
     Attributes:
         options: as they were given, checked.
+        builder: makes the artifacts of all graphs.
         dispatchers: one for each graph that was captured, in order.
+        records: what else is kept of each of them, so that it can be saved.
+        is_loaded: whether some of them come from a saved model.
     """
 
     def __init__(self, options: Options) -> None:
         check_torch_version()
         self.options = options
         self.dispatchers: list[Dispatcher] = []
+        self.records: list[Record] = []
+        self.is_loaded = False
         self._background = Background() if options.compile_when == "background" else None
         background = self._background
-        self._builder = Builder(options, (lambda: background.stopped) if background is not None else lambda: False)
+        self.builder = Builder(options, (lambda: background.stopped) if background is not None else lambda: False)
         self._warned: set[str] = set()
         self._recorder: Recorder | None = None
         self._profile: Profile | None = None
@@ -76,25 +85,51 @@ class Backend:
             program = program_of(module, tracing_shape_env(), self.options.specs, None)
             self._check_axes(program.capture)
         self._warn_of_unnamed(program.capture)
+        if self.is_loaded and "capture" not in self._warned:
+            self._warned.add("capture")
+            text = "no saved capture of the loaded model serves this call, so the model is captured and compiled for it."
+            warnings.warn(text, FxbucketWarning, stacklevel=2)
+        record = record_capture(capture_in_progress(), call is not None)
+        return self._serve(program, record).emitted.function
+
+    def _serve(self, program: Program, record: Record, saved: Sequence[SavedEntry] | None = None) -> Dispatcher:
+        """Take a captured program and make what serves its calls: all buckets, or those that a saved model had."""
         journal = Journal(len(self.dispatchers), self.options.debug_dir)
         journal.captured(program)
-        if program.capture.refusal:
-            prepared = program
-        else:
-            # A boundary may be in one graph of a model and not in the next; the first graph must hold it.
-            partial = program.capture.is_fragment or program.capture.is_continuation
-            first = not self.dispatchers and not partial
-            passes = default_pipeline(self.options, "error" if first else "ignore")
-            prepared = Pipeline((passes,), observers=(journal.step,))(program)
-        dispatcher = Dispatcher(prepared, self.options, self._builder, journal, self._background)
+        prepared = self.prepared(program, not self.dispatchers, (journal.step,))
+        dispatcher = Dispatcher(prepared, self.options, self.builder, journal, self._background)
         journal.prepared(prepared, dispatcher.emitted.source)
-        if self.options.compile_when != "lazily":
+        if saved is not None:
+            dispatcher.restore(saved)
+        elif self.options.compile_when != "lazily":
             dispatcher.compile_all()
         if self._recorder is not None:
             dispatcher.profile(self._recorder, len(self.dispatchers))
         journal.explained(lambda: explain([dispatcher]).data()["graphs"][0])
         self.dispatchers.append(dispatcher)
-        return dispatcher.emitted.function
+        self.records.append(record)
+        return dispatcher
+
+    def prepared(self, program: Program, is_first: bool, observers: Sequence[Callable[[Step], None]] = ()) -> Program:
+        """Return a captured program, cut and with its decisions."""
+        if program.capture.refusal:
+            return program
+        # A boundary may be in one graph of a model and not in the next; the first graph must hold it.
+        partial = program.capture.is_fragment or program.capture.is_continuation
+        passes = default_pipeline(self.options, "error" if is_first and not partial else "ignore")
+        return Pipeline((passes,), observers=tuple(observers))(program)
+
+    def load(
+        self, program: Program, record: Record, saved: Sequence[SavedEntry], artifacts: Mapping[str, Stored]
+    ) -> Dispatcher:
+        """Take a program that was captured by another process, with the entries and artifacts that it had.
+
+        Raises:
+            StoreError: an artifact is not among those that were saved.
+        """
+        self.is_loaded = True
+        with self.builder.only(artifacts):
+            return self._serve(program, record, saved)
 
     @property
     def programs(self) -> tuple[Program, ...]:

@@ -7,7 +7,7 @@ import itertools
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from fxbucket.passes.errors import FxbucketWarning, StoppedError, StoreError
 from fxbucket.passes.form import Form, form_of
 from fxbucket.passes.program import Piece, Program
 from fxbucket.progress import Progress, report
-from fxbucket.store import Store, default_folder
+from fxbucket.store import Store, Stored, default_folder
 from fxbucket.stored import compile_to_store, compiling_apart, load_stored
 from fxbucket.tasks import Outcome, task_for
 from fxbucket.torch_compat import no_other_compilation
@@ -92,6 +92,8 @@ class Builder:
         self._store = self._open_store() if self._is_inductor else None
         self._workers = Workers(options.workers, behind=options.compile_when == "background")
         self._lasting: dict[str, Made] = {}
+        self._carried: Mapping[str, Stored] = {}
+        self._compiles = True
         self._numbers = itertools.count()
         self._warned: set[str] = set()
 
@@ -111,6 +113,24 @@ class Builder:
         made = self._make(sorted(jobs.values(), key=lambda job: -len(job.piece.body)), now)
         known = self._lasting | made
         return [_built(program, plan, known) for program, plan in zip(programs, plans, strict=True)]
+
+    @property
+    def made(self) -> tuple[Made, ...]:
+        """Every artifact of this model that equal pieces share."""
+        return tuple(self._lasting.values())
+
+    def stored(self, key: str) -> Stored | None:
+        """Return an artifact as bytes, where a saved model or the store holds it."""
+        return self._carried.get(key) or (self._store.get(key) if self._store is not None else None)
+
+    @contextlib.contextmanager
+    def only(self, artifacts: Mapping[str, Stored]) -> Iterator[None]:
+        """Use these artifacts; while the context is open, nothing is compiled, and a missing one is an error."""
+        self._carried, self._compiles = {**self._carried, **artifacts}, not self._is_inductor
+        try:
+            yield
+        finally:
+            self._compiles = True
 
     def _job(self, piece: Piece, program: Program, now: Environment) -> Job | None:
         if not piece.is_compiled:
@@ -231,14 +251,18 @@ class Builder:
             return None, f"what its worker made cannot be used: {error}"
 
     def _load(self, job: Job) -> Made | None:
-        if self._store is None or job.local_reason or not job.is_lasting:
+        if not self._compiles and job.key not in self._carried:
+            raise StoreError(f"{job.title} is not among the saved artifacts; save the model again.")
+        if job.local_reason or not job.is_lasting:
             return None
         started = time.perf_counter()
         try:
-            stored = self._store.get(job.key)
+            stored = self.stored(job.key)
             with no_other_compilation():
                 compiled = None if stored is None else load_stored(stored)
         except Exception as error:  # torch says in many ways that it cannot read an artifact
+            if not self._compiles:
+                raise StoreError(f"{job.title}: torch cannot read the saved artifact: {error}") from error
             text = str(error) if isinstance(error, StoreError) else f"{job.title}: {type(error).__name__}: {error}"
             self._warn("read", f"an artifact in the store cannot be used and is compiled again: {text}")
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -69,6 +70,19 @@ class _Inspectable:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until nothing is compiled in the background, at most ``timeout`` seconds; returns whether that is so."""
         return self._engine.backend.wait(timeout)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all captured graphs and compiled buckets to a file that :func:`fxbucket.load` reads in another process.
+
+        Parameters and buffers are not in it. Call the model, or ``warmup()``, for all that is to be in it before.
+
+        Raises:
+            StoreError: nothing was captured yet; or the model holds something that has a meaning in this process only, or
+                breaks into several graphs, or its compiler makes what cannot be saved; says what.
+        """
+        from fxbucket.saving import save
+
+        save(path, self)  # type: ignore[arg-type]
 
     def explain(self) -> Explanation:
         """Return what was captured, cut, compiled and served so far; ``print`` shows tables."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sympy
@@ -14,7 +14,7 @@ from fxbucket.background import Background
 from fxbucket.build import Builder
 from fxbucket.emit import Emitted, dispatch_function, key_function
 from fxbucket.entries import EntryCompiler
-from fxbucket.entry import Entry
+from fxbucket.entry import Entry, SavedEntry
 from fxbucket.journal import Journal
 from fxbucket.options import Options
 from fxbucket.passes.admit import binding_for
@@ -80,6 +80,23 @@ class Dispatcher:
             for entry in waiting:
                 # One by one, so that each bucket serves calls as soon as it is ready.
                 self._compile_behind(entry)
+
+    def restore(self, saved: Sequence[SavedEntry]) -> None:
+        """Have the entries that a saved model had; all that they need is made now."""
+        with self._lock:
+            known = {tuple(entry.binding.items()): entry for entry in self.entries}
+            entries = []
+            for item in saved:
+                entry = None if item.is_dynamic else known.get(tuple(item.binding.items()))
+                if entry is None:
+                    entry = Entry(item.bucket, item.binding)
+                    if item.is_dynamic:
+                        self.dynamic.append(entry)
+                    else:
+                        self._enter(entry)
+                entry.hints = item.hints
+                entries.append(entry)
+            self._compiler.compile(entries)
 
     def _compile_behind(self, entry: Entry) -> None:
         """Compile an entry while calls go on; where that fails, its calls run as they were captured from then on."""

@@ -54,3 +54,20 @@ class Entry:
         return all(sizes[symbol] == value for symbol, value in pinned.items()) and all(
             holds(condition, sizes) for condition in self.conditions
         )
+
+
+@dataclass(frozen=True)
+class SavedEntry:
+    """What is saved of an entry: what it serves and what it was tried at.
+
+    Attributes:
+        bucket: what it serves.
+        binding: the number of each symbol that it pins.
+        hints: the values of the other symbols at which the compiler tried things.
+        is_dynamic: whether it is a symbolic compilation that serves misses.
+    """
+
+    bucket: Bucket
+    binding: Mapping[sympy.Symbol, Number]
+    hints: Mapping[sympy.Symbol, Number]
+    is_dynamic: bool

@@ -87,12 +87,14 @@ class CallFrame:
     """The function that is captured for one model.
 
     Attributes:
+        model: the model.
         function: has the model's own parameters and calls the model.
         specs: the axes that the user named.
     """
 
     def __init__(self, specs: Sequence[AxisSpec], model: Callable[..., Any]) -> None:
         self.specs = specs
+        self.model = model
         self.signature = signature_of(model)
         self.function = _function_like(self.signature, model)
 
@@ -196,6 +198,11 @@ def _mark() -> None:
         _patch(torch.compiler.config.patch(dynamic_sources=",".join(int_sources)))  # type: ignore[attr-defined]
     # torch leaves hooks unguarded by default: one that is registered after the capture would silently never run.
     _patch(hooks_are_guarded())
+
+
+def before_capture_ends(action: Callable[[], None]) -> None:
+    """Run an action at the end of the capture in progress in this thread, while its settings still hold."""
+    _calls.undo.append(action)
 
 
 def _patch(setting: AbstractContextManager[Any]) -> None:
