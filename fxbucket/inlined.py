@@ -16,28 +16,40 @@ import torch
 
 @dataclass(frozen=True)
 class Inlined:
-    """One function that a capture ran through.
+    """One function that a capture ran through, or one class whose methods it may have looked up.
 
     Attributes:
         module: the module whose file holds it; empty for code that was generated.
         name: its qualified name.
         digest: a SHA-256 of its bytecode and of all functions in it, in hexadecimal.
+        leads_to: the same of what the name leads to in its module, such as what a decorator made of it; empty where it
+            leads to nothing, and of a class.
+        is_class: whether it is a class: then the digest is of all methods that it has and inherits.
     """
 
     module: str
     name: str
     digest: str
+    leads_to: str = ""
+    is_class: bool = False
 
 
-def inlined(codes: Iterable[types.CodeType]) -> tuple[Inlined, ...]:
-    """Return what to know code by; torch's own is left out, which the version of torch tells."""
+def inlined(codes: Iterable[types.CodeType], classes: Iterable[type]) -> tuple[Inlined, ...]:
+    """Return what to know functions and classes by.
+
+    Torch's nested functions and its classes are left out, which its version tells; a function of torch that was replaced
+    under its name is told like any other.
+    """
     homes = {getattr(module, "__file__", None): name for name, module in list(sys.modules.items())}
-    own = (_TORCH, "<fxbucket ")
-    found = {
-        Inlined(homes.get(code.co_filename) or "", code.co_qualname, digest_of(code))
-        for code in codes
-        if not code.co_filename.startswith(own)
-    }
+    found: set[Inlined] = set()
+    for code in codes:
+        module, name = homes.get(code.co_filename) or "", code.co_qualname
+        leads_to = held_digest(_held(module, name))
+        if not code.co_filename.startswith("<fxbucket ") and (leads_to or not code.co_filename.startswith(_TORCH)):
+            found.add(Inlined(module, name, digest_of(code), leads_to))
+    for kind in classes:
+        if not _is_builtin(kind):
+            found.add(Inlined(kind.__module__, kind.__qualname__, class_digest(kind), is_class=True))
     return tuple(sorted(found, key=lambda item: (item.module, item.name, item.digest)))
 
 
@@ -45,37 +57,80 @@ _TORCH = str(Path(torch.__file__).parent)
 
 
 def missing_here(wanted: Iterable[Inlined]) -> list[str]:
-    """Return, for people, each function that is not in this process as it was where the model was captured."""
+    """Return, for people, each function and class that is not in this process as it was where the model was captured."""
     missing = []
-    rest = []
+    unnamed = []
     for item in wanted:
-        named = _named(item)
-        if named is None:
-            rest.append(item)
-        elif digest_of(named) != item.digest:
-            missing.append(_text(item))
-    if rest:
-        names = {item.name for item in rest}
+        text = f"{item.module}.{item.name}" if item.module else item.name
+        held = _held(item.module, item.name)
+        if item.is_class:
+            if not isinstance(held, type) or class_digest(held) != item.digest:
+                missing.append(text)
+        elif held_digest(held) != item.leads_to:
+            missing.append(text)
+        elif item.digest not in item.leads_to:
+            unnamed.append((item, text))
+    if unnamed:
+        names = {item.name for item, _ in unnamed}
         # A function within a function, or a generated one, is found by no name; but it is there, if what made it was run.
         present = {(code.co_qualname, digest_of(code)) for code in _all_code() if code.co_qualname in names}
-        missing += [_text(item) for item in rest if (item.name, item.digest) not in present]
+        missing += [text for item, text in unnamed if (item.name, item.digest) not in present]
     return missing
 
 
-def _text(item: Inlined) -> str:
-    return f"{item.module}.{item.name}" if item.module else item.name
-
-
-def _named(item: Inlined) -> types.CodeType | None:
-    """Return the code that a name leads to in this process; ``None`` where it leads to no plain function."""
-    held: object = sys.modules.get(item.module)
-    for part in item.name.split("."):
+def _held(module: str, name: str) -> object:
+    """Return what a qualified name leads to in a module; ``None`` where it leads to nothing."""
+    held: object = sys.modules.get(module)
+    for part in name.split("."):
         held = vars(held).get(part) if isinstance(held, (type, types.ModuleType)) else None
-    if isinstance(held, (staticmethod, classmethod)):
-        held = held.__func__
-    if not isinstance(held, types.FunctionType) or held.__code__.co_qualname != item.name:
-        return None
-    return held.__code__
+    return held
+
+
+def held_digest(held: object) -> str:
+    """Return a SHA-256 of a function, of those that it closes over or wraps, in hexadecimal; empty for anything else."""
+    return "".join(dict.fromkeys(_digests(held, set())))
+
+
+def _digests(held: object, seen: set[int]) -> Iterator[str]:
+    if id(held) in seen:
+        return
+    seen.add(id(held))
+    if isinstance(held, types.FunctionType):
+        yield digest_of(held.__code__)
+        for cell in held.__closure__ or ():
+            try:
+                yield from _digests(cell.cell_contents, seen)
+            except ValueError:  # the cell is empty
+                continue
+    elif isinstance(held, (staticmethod, classmethod)):
+        yield from _digests(held.__func__, seen)
+    elif isinstance(held, property):
+        for part in (held.fget, held.fset, held.fdel):
+            yield from _digests(part, seen)
+    elif hasattr(held, "__wrapped__") and not isinstance(held, (type, types.ModuleType, torch.nn.Module)):
+        yield from _digests(held.__wrapped__, seen)
+
+
+def _is_builtin(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in ("torch", "builtins")
+
+
+def class_digest(kind: type) -> str:
+    """Return a SHA-256 of all methods that a class has and inherits, in hexadecimal.
+
+    Its other attributes are guarded. Torch's own classes count by name: torch puts methods of its own in the place of
+    theirs when something is first compiled.
+    """
+    sha = hashlib.sha256()
+    for base in kind.__mro__:
+        sha.update(f"class {base.__module__}.{base.__qualname__};".encode())
+        if _is_builtin(base):
+            continue
+        for name, held in sorted(vars(base).items()):
+            found = held_digest(held)
+            if found:
+                sha.update(f"{name} {found};".encode())
+    return sha.hexdigest()
 
 
 def _all_code() -> Iterator[types.CodeType]:
@@ -91,7 +146,7 @@ def _with_inner(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _with_inner(constant)
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=1 << 14)
 def digest_of(code: types.CodeType) -> str:
     """Return a SHA-256 of what code does, in hexadecimal; where it stands in its file does not count."""
     sha = hashlib.sha256(code.co_code)

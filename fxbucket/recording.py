@@ -8,7 +8,7 @@ from typing import Any
 
 from fxbucket.frame import before_capture_ends
 from fxbucket.inlined import Inlined, inlined
-from fxbucket.serialization_compat import captured_code, guards_as_bytes, traced_code
+from fxbucket.serialization_compat import captured_code, guarded_classes, guards_as_bytes, traced_code
 
 
 @dataclass(eq=False)
@@ -17,7 +17,7 @@ class Record:
 
     Attributes:
         guards: what Dynamo checks before each call of it, as bytes; ``None`` until the capture has ended.
-        inlined: the functions that it ran through.
+        inlined: the functions that it ran through, and the classes that it guards.
         bytecode: what Dynamo made of the captured function, where it was loaded and not captured.
         scope: the names that the bytecode and the guards look up, where it was loaded.
         reason: why it cannot be saved, or an empty text.
@@ -45,8 +45,8 @@ def record_capture(state: Any, is_own: bool) -> Record:
 
     def complete() -> None:
         try:
-            record.inlined = inlined(traced_code(state))
             record.guards = guards_as_bytes(code, state)
+            record.inlined = inlined(traced_code(state), guarded_classes(state))
             record.reason = ""
         except Exception as error:  # torch and pickle say in many ways that something cannot be written
             record.reason = f"its guards cannot be written: {type(error).__name__}: {error}"

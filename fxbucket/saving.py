@@ -166,13 +166,17 @@ def load(path: str | os.PathLike[str], model: Callable[..., Any], **options: Any
     engine = compiled._engine
     for saved in captures:
         _refuse(path, "the code", [f"{name} is not what it was" for name in missing_here(saved.inlined)])
+        record = Record(saved.guards, saved.inlined, marshal.loads(saved.bytecode), saved.scope, "")
         try:
             program = Program(capture_from(saved.capture))
+            dispatcher = engine.backend.load(program, record, saved.entries, artifacts)
+        except StoreError as error:
+            raise StoreError(f"{path} does not fit: {error}") from error
         except (AttributeError, ImportError) as error:
             text = f"{path} needs an op or function that is not there: {error}; import what defines it before load()."
             raise StoreError(text) from error
-        record = Record(saved.guards, saved.inlined, marshal.loads(saved.bytecode), saved.scope, "")
-        dispatcher = engine.backend.load(program, record, saved.entries, artifacts)
+        except Exception as error:  # a function of torch that was replaced makes any pass fail
+            raise StoreError(f"{path} does not fit: a captured graph differs, {type(error).__name__}: {error}") from error
         if cut_text(dispatcher.program) != saved.cut:
             raise StoreError(f"{path}: a captured graph is cut otherwise here; are its boundaries and passes the same?")
         assert record.bytecode is not None  # it was just read

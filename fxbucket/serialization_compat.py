@@ -44,6 +44,19 @@ def traced_code(state: Any) -> list[types.CodeType]:
     return list(state.tracing_context.traced_code)
 
 
+def guarded_classes(state: Any) -> set[type]:
+    """Return the classes whose objects a capture has guards on, and the classes that it guards themselves.
+
+    To be called before the capture ends. Stands for what ``torch._guards.Guard`` keeps for people: within one process the
+    identity of a class says what its methods are, elsewhere they must be compared.
+    """
+    found: set[type] = set()
+    for guard in state.guards:
+        held = [reference() for reference in (guard.guarded_class_weakref, guard.obj_weakref) if reference is not None]
+        found.update(item for item in held if isinstance(item, type))
+    return found
+
+
 def guards_as_bytes(code: types.CodeType, state: Any) -> bytes:
     """Return the guards of a capture with the values that they were made for; to be called before the capture ends.
 

@@ -32,10 +32,14 @@ class Block(torch.nn.Module):
         return y, y.transpose(0, 1)
 
 
+class Derived(Block):
+    """Inherits what is captured."""
+
+
 def block(width: int = 4) -> Block:
     """Return a block with parameters that are the same in every process."""
     torch.manual_seed(0)
-    made = Block(width)
+    made = Derived(width)
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.copy_(torch.arange(parameter.numel()).reshape(parameter.shape) % 3 - 1)

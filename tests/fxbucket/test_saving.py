@@ -123,6 +123,11 @@ def test_another_process_compiles_nothing(tmp_path: Path, cache: str | None):
         "saved_models.doubled.__code__ = (lambda x: x * 7.0).__code__",
         "saved_models.Block.forward = lambda self, x, bias=0.5: (x, x.transpose(0, 1))",
         "saved_models.Block.forward.__defaults__ = (9.0,)",
+        "old = saved_models.Block.forward; saved_models.Block.forward = lambda self, x: old(self, x + 1)",
+        "saved_models.Derived.forward = lambda self, x: saved_models.Block.forward(self, x + 1)",
+        "kept = torch.nn.functional.relu; torch.nn.functional.relu = lambda x: kept(x) + 1",
+        "kept = torch.nn.Linear.forward; torch.nn.Linear.forward = lambda self, x: kept(self, x) + 1",
+        "torch.sigmoid = torch.tanh",
         "made = saved_models.block; saved_models.block = lambda: (lambda b: (setattr(b, 'power', 3), b)[1])(made())",
         "made = saved_models.block; saved_models.block = lambda: (lambda b: (setattr(b, 'step', torch.exp), b)[1])(made())",
         "made = saved_models.block; saved_models.block = lambda: (lambda b: (b.linear.register_forward_hook("
