@@ -303,7 +303,7 @@ class Builder:
         if cache is None:
             return None
         try:
-            return Store(default_folder() if cache == "default" else Path(cache).expanduser())
+            return Store(default_folder() if cache == "default" else Path(cache))
         except StoreError as error:
             warnings.warn(f"artifacts are not stored: {error}", FxbucketWarning, stacklevel=2)
             return None

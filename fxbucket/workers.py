@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future
 from fxbucket.passes.errors import OptionError, StoppedError
 from fxbucket.stored import first_line
 from fxbucket.tasks import Outcome, Task, compile_task
-from fxbucket.worker_pool import WorkerPool
+from fxbucket.worker_pool import ProgramEndsError, WorkerPool
 
 
 class Workers:
@@ -84,8 +84,8 @@ class Workers:
         try:
             return future.result()
         except (StoppedError, CancelledError) as error:
-            if self.behind and not threading.main_thread().is_alive():
-                raise StoppedError("the program ends; what was not compiled by then is left.") from error
+            if self.behind and isinstance(error, ProgramEndsError):
+                raise  # nobody waits for what is compiled behind the calls' back
             return Outcome("unsuitable", note="the worker processes were ended")
         except BaseException as error:  # the worker's own, even what would end this process
             return Outcome("lost", note=first_line(error))
