@@ -105,7 +105,8 @@ class Builder:
             StoppedError: the process ends.
         """
         now = environment(self._options.inductor_options)
-        plans = [[self._job(piece, program, now) for piece in program.pieces] for program in programs]
+        forms: dict[int, Form] = {}
+        plans = [[self._job(piece, program, now, forms) for piece in program.pieces] for program in programs]
         jobs: dict[str, Job] = {}
         for job in itertools.chain.from_iterable(plans):
             if job is not None and job.key not in self._lasting:
@@ -132,12 +133,13 @@ class Builder:
         finally:
             self._compiles = True
 
-    def _job(self, piece: Piece, program: Program, now: Environment) -> Job | None:
+    def _job(self, piece: Piece, program: Program, now: Environment, forms: dict[int, Form]) -> Job | None:
         if not piece.is_compiled:
             return None
         if not self._shares:
             return Job(f"own {next(self._numbers)}", piece, program, None, False, "")
-        form = form_of(piece, program)
+        # Equal pieces of one program run one graph, whose form is taken once.
+        form = forms.get(id(piece.module)) or forms.setdefault(id(piece.module), form_of(piece, program))
         if not form.is_portable and not form.is_static:
             # What a compiler relies on is recorded in the program's own environment.
             return Job(f"own {next(self._numbers)}", piece, program, form, False, "; ".join(form.local_reasons))
