@@ -201,8 +201,8 @@ def _wrapped_by(item: Any) -> list[Any]:
     if isinstance(item, types.FunctionType):
         cells = [cell.cell_contents for cell in item.__closure__ or () if cell != types.CellType()]
         return [*cells, getattr(item, "__wrapped__", None)]
-    if isinstance(item, types.MethodType):
-        return [item.__self__, item.__func__]
+    if isinstance(item, (types.MethodType, types.BuiltinMethodType)):
+        return [item.__self__, getattr(item, "__func__", None)]
     if isinstance(item, (torch.Tensor, torch.nn.Module, types.ModuleType)):
         return []
     home = getattr(item, "__module__", None) or ""
