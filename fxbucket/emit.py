@@ -15,6 +15,7 @@ import torch
 from fxbucket.artifact import Artifact
 from fxbucket.generated import function_from
 from fxbucket.passes.aliasing import written_overlap
+from fxbucket.passes.captured import value_of
 from fxbucket.passes.conditions import python_condition
 from fxbucket.passes.discover import cheapest_use
 from fxbucket.passes.errors import CaptureError
@@ -74,7 +75,7 @@ def bucket_function(
     lines = []
     tests = [f"({_python(condition, own)})" for condition in _by_argument(program, conditions)]
     for symbol, value in program.binding.items():
-        if is_float_symbol(symbol):
+        if is_float_symbol(symbol) and _is_held(program, symbol):
             # A float may have no literal (inf), or none that is exact in a printed sympy number.
             name = f"{own}float_{len(tests)}"
             namespace[name] = value
@@ -128,6 +129,12 @@ def _by_argument(program: Program, conditions: Sequence[sympy.Basic]) -> list[sy
     """Return conditions with each symbol under the name by which the function's parameters give it."""
     names = {symbol: sympy.Symbol(_argument_reader(program, symbol), integer=True) for symbol in symbols_in(conditions)}
     return [condition.xreplace(names) for condition in conditions]
+
+
+def _is_held(program: Program, symbol: sympy.Symbol) -> bool:
+    """Whether anything in the captured graph depends on a symbol; torch makes some that its graph does without."""
+    nodes = program.capture.module.graph.nodes
+    return any(symbol in symbols_in((value_of(node), node.args, node.kwargs)) for node in nodes)
 
 
 def _argument_reader(program: Program, symbol: sympy.Symbol) -> str:

@@ -226,3 +226,30 @@ def test_an_error_of_the_model_is_an_error_of_the_compiled_model_and_later_calls
                         compiled(x, y)
                 else:
                     torch.testing.assert_close(compiled(x, y), product(x, y))
+
+
+class Counted(torch.nn.Module):
+    """Counts its calls in a buffer of no dimensions, which torch also knows as a float once it is a double."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        return torch.sigmoid(self.linear(x)) * 2
+
+
+@pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
+def test_a_scalar_buffer_may_become_a_double(compiler: str):
+    model, same = Counted(), Counted()
+    same.load_state_dict(model.state_dict())
+    compiled = fxbucket.compile(model, sizes={"x.shape[0]": [4]}, splitting_ops=["aten::sigmoid"], compiler=compiler)
+    for dtype in (torch.float32, torch.float64, torch.float64):
+        model.to(dtype)
+        same.to(dtype)
+        for rows in (4, 5):
+            x = torch.randn(rows, 4, dtype=dtype)
+            torch.testing.assert_close(compiled(x), same(x))
+            assert torch.equal(model.calls, same.calls)
