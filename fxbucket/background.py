@@ -8,6 +8,8 @@ import threading
 import weakref
 from collections.abc import Callable
 
+from fxbucket.torch_compat import compiling_behind, prepare_compiling_behind
+
 _open: weakref.WeakSet[Background] = weakref.WeakSet()
 
 
@@ -15,6 +17,7 @@ class Background:
     """Runs tasks one after the other in a thread of its own, which starts with the first task."""
 
     def __init__(self) -> None:
+        prepare_compiling_behind()
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._unfinished = 0
         self._changed = threading.Condition()
@@ -58,7 +61,8 @@ class Background:
                 return
             try:
                 if not self._stopped:
-                    task()
+                    with compiling_behind():
+                        task()
             finally:
                 with self._changed:
                     self._unfinished -= 1

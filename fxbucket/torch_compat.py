@@ -7,6 +7,7 @@ would do.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -69,6 +70,40 @@ def no_other_compilation() -> AbstractContextManager[Any]:
 
     lock: AbstractContextManager[Any] = compile_lock
     return lock
+
+
+_behind: set[int] = set()
+"""Threads of fxbucket's own that compile while other threads call models."""
+
+
+def prepare_compiling_behind() -> None:
+    """Make ready for :func:`compiling_behind`; to be called before the model is given to ``torch.compile``.
+
+    Before torch 2.14 a trace by FX is a fact of the process, not of its thread, and Dynamo refuses every call that any
+    thread makes meanwhile. Stands for ``torch.fx._symbolic_trace.is_fx_symbolic_tracing``, which each compiled function
+    looks up when it is made.
+    """
+    from torch.fx import _symbolic_trace
+
+    tracing = _symbolic_trace.is_fx_symbolic_tracing
+    if getattr(tracing, "knows_threads", False):
+        return
+
+    def tracing_here() -> bool:
+        return bool(tracing()) and (not _behind or threading.get_ident() in _behind)
+
+    tracing_here.knows_threads = True  # type: ignore[attr-defined]
+    _symbolic_trace.is_fx_symbolic_tracing = tracing_here
+
+
+@contextlib.contextmanager
+def compiling_behind() -> Iterator[None]:
+    """Compile in this thread without other threads' calls of compiled models being taken for part of it."""
+    _behind.add(threading.get_ident())
+    try:
+        yield
+    finally:
+        _behind.discard(threading.get_ident())
 
 
 def registered_backend(name: str) -> Callable[..., Any]:
