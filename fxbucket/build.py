@@ -105,8 +105,8 @@ class Builder:
             StoppedError: the process ends.
         """
         now = environment(self._options.inductor_options)
-        forms: dict[int, Form] = {}
-        plans = [[self._job(piece, program, now, forms) for piece in program.pieces] for program in programs]
+        known_forms: dict[int, tuple[Form, str]] = {}
+        plans = [[self._job(piece, program, now, known_forms) for piece in program.pieces] for program in programs]
         jobs: dict[str, Job] = {}
         for job in itertools.chain.from_iterable(plans):
             if job is not None and job.key not in self._lasting:
@@ -133,20 +133,21 @@ class Builder:
         finally:
             self._compiles = True
 
-    def _job(self, piece: Piece, program: Program, now: Environment, forms: dict[int, Form]) -> Job | None:
+    def _job(self, piece: Piece, program: Program, now: Environment, known: dict[int, tuple[Form, str]]) -> Job | None:
         if not piece.is_compiled:
             return None
         if not self._shares:
             return Job(f"own {next(self._numbers)}", piece, program, None, False, "")
-        # Equal pieces of one program run one graph, whose form is taken once.
-        form = forms.get(id(piece.module)) or forms.setdefault(id(piece.module), form_of(piece, program))
+        if id(piece.module) not in known:
+            # Equal pieces of one program run one graph, which is looked at once.
+            form = form_of(piece, program)
+            own = reasons_to_keep_here(piece.module, program.capture.ambient) if self._is_inductor else ()
+            known[id(piece.module)] = form, "; ".join((*form.local_reasons, *now.local_reasons, *own))
+        form, reason = known[id(piece.module)]
         if not form.is_portable and not form.is_static:
             # What a compiler relies on is recorded in the program's own environment.
             return Job(f"own {next(self._numbers)}", piece, program, form, False, "; ".join(form.local_reasons))
-        reasons = (*form.local_reasons, *now.local_reasons)
-        if self._is_inductor:
-            reasons += tuple(reasons_to_keep_here(piece.module, program.capture.ambient))
-        return Job(now.key_of(form.digest), piece, program, form, True, "; ".join(reasons))
+        return Job(now.key_of(form.digest), piece, program, form, True, reason)
 
     def _make(self, jobs: Sequence[Job], now: Environment) -> dict[str, Made]:
         """Make the artifacts of these jobs; each is remembered as soon as it is there."""
@@ -318,8 +319,6 @@ class Builder:
 
 _PAUSE = 0.05
 """Seconds between two looks at what other processes make."""
-_PATIENCE = 600.0
-"""Seconds after which an artifact is made here too: whoever is at it may be suspended, or hang."""
 _PATIENCE = 600.0
 """Seconds after which an artifact is made here too: whoever is at it may be suspended, or hang."""
 

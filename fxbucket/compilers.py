@@ -138,14 +138,11 @@ def _naming(title: str) -> Iterator[None]:
 
 
 def recorded_conditions(program: Program) -> tuple[sympy.Basic, ...]:
-    """Return what compilations in a program's own environment came to rely on, beyond what the capture does."""
+    """Return what compilations in a program's own environment came to rely on, and what the capture does."""
     mode = fake_mode_of(value_of(node) for piece in program.pieces for node in piece.module.graph.nodes)
     if mode is None or mode.shape_env is None:
         return ()
-    held = {guard.condition for guard in program.capture.guards}
-    return tuple(
-        condition for condition in conditions_in(mode.shape_env, frozenset(program.open_symbols)) if condition not in held
-    )
+    return conditions_in(mode.shape_env, frozenset(program.open_symbols))
 
 
 def _copied(module: fx.GraphModule) -> fx.Graph:

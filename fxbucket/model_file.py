@@ -5,18 +5,16 @@ Reading the content executes code, so a file that somebody else could have writt
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import stat
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fxbucket.passes.errors import StoreError
+from fxbucket.private_files import who_else_may_write, write_whole
 
 _MAGIC = b"fxbucket model 1\n"
 
@@ -43,17 +41,7 @@ def write_model(path: Path, file: ModelFile) -> None:
     header = json.dumps({"checksum": _sha(file.content), "about": file.about}, sort_keys=True).encode()
     whole = b"".join([_MAGIC, _sha(header).encode(), b"\n", header, b"\n", file.content])
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".unfinished")
-        try:
-            with os.fdopen(handle, "wb") as written:
-                written.write(whole)
-                written.flush()
-                os.fsync(written.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        write_whole(path, whole, f".{path.name}-", ".unfinished")
     except OSError as error:
         raise StoreError(f"{path} cannot be written: {error}.") from error
 
@@ -87,9 +75,8 @@ def _sha(content: bytes) -> str:
 
 
 def _check_private(path: Path, facts: os.stat_result) -> None:
-    if not hasattr(os, "geteuid"):
-        return  # Windows keeps user folders private by other means
-    if facts.st_uid != os.geteuid():
+    writer = who_else_may_write(facts)
+    if writer == "its owner":
         raise StoreError(f"{path} belongs to another user (uid {facts.st_uid}); loading it would run that user's code.")
-    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if writer == "others":
         raise StoreError(f"{path} can be written by others, and loading runs its code; run `chmod go-w {path}`.")

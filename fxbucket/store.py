@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ import filelock
 import platformdirs
 
 from fxbucket.passes.errors import StoreError
+from fxbucket.private_files import who_else_may_write, write_whole
 from fxbucket.sealed import Stored as Stored
 from fxbucket.sealed import read_header, seal, unseal
 
@@ -103,18 +103,8 @@ class Store:
         content = seal(key, stored)
         try:
             self._make_folder_of(path)
-            # A writer that is killed leaves a file of another name, which nobody reads and prune() takes away.
-            handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=_UNFINISHED)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(temporary, path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-                raise
+            # What a writer that is killed leaves, nobody reads and prune() takes away.
+            write_whole(path, content, "tmp", _UNFINISHED)
         except OSError as error:
             raise StoreError(f"{path} cannot be written: {error}.") from error
         return len(content)
@@ -258,11 +248,10 @@ def _check_private(path: Path, facts: os.stat_result) -> None:
     """Raise where somebody else could have written what lies here."""
     if stat.S_ISLNK(facts.st_mode):
         raise StoreError(f"{path} is a link; a store keeps its entries in folders of its own.")
-    if not hasattr(os, "geteuid"):
-        return  # Windows keeps user folders private by other means
-    if facts.st_uid != os.geteuid():
+    writer = who_else_may_write(facts)
+    if writer == "its owner":
         raise StoreError(f"{path} belongs to another user (uid {facts.st_uid}); choose a folder of your own with cache=.")
-    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if writer == "others":
         raise StoreError(f"{path} can be written by others; run `chmod go-w {path}`, or choose another folder with cache=.")
 
 

@@ -26,21 +26,25 @@ def written_placeholders(module: fx.GraphModule, also: frozenset[str] = frozense
         also: names of nodes known to be written to; whatever they share memory with is written to as well.
     """
     nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
-    storages = {_storage(value_of(node)) for node in module.graph.nodes if node.name in also}
+    storages = {storage_of(value_of(node)) for node in module.graph.nodes if node.name in also}
     written = []
     for position, node in enumerate(nodes):
         value = value_of(node)
         if not isinstance(value, torch.Tensor):
             continue
-        # Tensors of inference mode count no versions, so each of them may have been written to.
-        counted = value.is_inference() or value._version > 0
         statistics = any(not op_names(user).isdisjoint(_STATISTICS) for user in node.users) and value.dim() == 1
-        if counted or _storage(value) in storages or (statistics and not value.requires_grad):
+        if was_written(value) or storage_of(value) in storages or (statistics and not value.requires_grad):
             written.append(position)
     return tuple(written)
 
 
-def _storage(value: object) -> int:
+def was_written(tensor: torch.Tensor) -> bool:
+    """Whether a fake tensor of the capture may have been written to; one of inference mode counts no versions."""
+    return tensor.is_inference() or tensor._version > 0
+
+
+def storage_of(value: object) -> int:
+    """Return a number for the memory of a strided tensor; -1 for what has none."""
     strided = isinstance(value, torch.Tensor) and value.layout is torch.strided and not is_wrapper_subclass(value)
     return value.untyped_storage()._cdata if strided and isinstance(value, torch.Tensor) else -1
 

@@ -146,10 +146,8 @@ class _Encoder:
         """
         nodes = list(module.graph.nodes)
         inputs = [node for node in nodes if node.op == "placeholder"]
-        places = _places_of_inputs(nodes) if by_use else {}
-        ordered = sorted(inputs, key=lambda node: places.get(node, len(inputs)))
-        order = tuple(inputs.index(node) for node in ordered)
-        sequence = [*ordered, *(node for node in nodes if node.op != "placeholder")]
+        order = input_order(module) if by_use else tuple(range(len(inputs)))
+        sequence = [*(inputs[position] for position in order), *(node for node in nodes if node.op != "placeholder")]
         numbers = {node: number for number, node in enumerate(sequence)}
         names = tuple(node.name for node in sequence)
         return tuple(self._node(node, module, numbers) for node in sequence), order, names
@@ -274,18 +272,9 @@ def input_order(module: fx.GraphModule) -> tuple[int, ...]:
     """Return the positions of a piece's inputs in the order in which they are first used; unused ones come last."""
     nodes = list(module.graph.nodes)
     inputs = [node for node in nodes if node.op == "placeholder"]
-    places = _places_of_inputs(nodes)
+    read = dict.fromkeys(source for node in nodes for source in node.all_input_nodes if source.op == "placeholder")
+    places = {node: place for place, node in enumerate(read)}
     return tuple(sorted(range(len(inputs)), key=lambda position: places.get(inputs[position], len(inputs))))
-
-
-def _places_of_inputs(nodes: list[fx.Node]) -> dict[fx.Node, int]:
-    """Return each input's place among all inputs that are read, in the order of reading."""
-    places: dict[fx.Node, int] = {}
-    for node in nodes:
-        for read in node.all_input_nodes:
-            if read.op == "placeholder":
-                places.setdefault(read, len(places))
-    return places
 
 
 _PORTABLE_HIGHER_ORDER = frozenset(

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from fxbucket.passes.aliasing import storage_of, was_written
 from fxbucket.passes.captured import value_of
-from fxbucket.passes.symbolic import is_wrapper_subclass
 
 _WRITERS = frozenset(
     ["setitem", *(f"i{name}" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor",
@@ -66,15 +66,12 @@ def writes_to_shared_inputs(module: fx.GraphModule) -> bool:
     """
     storages: Counter[int] = Counter()
     written: set[int] = set()
-    for node in module.graph.nodes:
-        value = value_of(node)
-        if node.op != "placeholder" or not isinstance(value, torch.Tensor):
+    # Inner values may have no memory to ask for, such as those within a vmap.
+    for value in (value_of(node) for node in module.graph.nodes if node.op == "placeholder"):
+        storage = storage_of(value)
+        if storage < 0:
             continue
-        if value.layout is not torch.strided or is_wrapper_subclass(value):
-            continue
-        storage = value.untyped_storage()._cdata
         storages[storage] += 1
-        # Tensors of inference mode count no versions, so each of them may have been written to.
-        if value.is_inference() or value._version > 0:
+        if was_written(value):
             written.add(storage)
     return any(storages[storage] > 1 for storage in written) and holds_write(module)
