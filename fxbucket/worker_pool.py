@@ -42,6 +42,7 @@ class WorkerPool(Executor):
         self._idle_seconds = idle_seconds
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._lanes: set[loky.ProcessPoolExecutor] = set()
+        self._busy: set[loky.ProcessPoolExecutor] = set()
         self._num_threads = 0
         self._lock = threading.Lock()
         self._stopped: StoppedError | None = None
@@ -83,7 +84,8 @@ class WorkerPool(Executor):
             self._calls.put(None)
         if cancel_futures:
             for lane in lanes:
-                lane.shutdown(wait=wait, kill_workers=True)
+                # One that has nothing to do ends by itself, and takes what it holds of the system along.
+                lane.shutdown(wait=wait, kill_workers=lane in self._busy)
 
     def _serve(self) -> None:
         """Run calls one after the other in one process, and in another when that one dies."""
@@ -107,6 +109,7 @@ class WorkerPool(Executor):
         try:
             is_new = lane is None
             lane = lane or self._new_lane()
+            self._busy.add(lane)
             answer = lane.submit(function, *args, **kwargs)
             if is_new:
                 self._end_with_program()
@@ -116,6 +119,8 @@ class WorkerPool(Executor):
             if isinstance(error, BrokenExecutor):
                 self._end(lane)
                 return None
+        finally:
+            self._busy.discard(lane)
         return lane
 
     def _told(self, error: BaseException) -> BaseException:
