@@ -123,10 +123,6 @@ class _Substitution:
         return argument
 
 
-def _is_number_of_symbols(node: fx.Node, value: object) -> bool:
-    return isinstance(value_of(node), SYMBOLIC_TYPES) and _is_constant(value)
-
-
 @dataclass(frozen=True)
 class Concretize(BasePass):
     """Put numbers in the place of symbols, exactly, in every piece.
@@ -237,10 +233,11 @@ def rebuild(program: Program, mapper: MetadataMapper) -> tuple[tuple[Piece, ...]
     substitution = _Substitution(mapper)
     known: dict[str, Any] = {}
     for node in program.capture.module.graph.nodes:
-        if node.op == "placeholder":
-            value = mapper.map(value_of(node))
-            if _is_number_of_symbols(node, value):
-                known[node.name] = value
+        value = value_of(node)
+        if node.op == "placeholder" and isinstance(value, SYMBOLIC_TYPES):
+            number = mapper.number(value)
+            if _is_constant(number):
+                known[node.name] = number
     pieces: list[Piece] = []
     done: dict[str, _Rebuilt] = {}
     for piece in program.pieces:

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import sympy
+import torch
 from torch import fx
 
 from fxbucket.passes.captured import value_of
 from fxbucket.passes.metadata import MetadataMapper
 from fxbucket.passes.program import Program
-from fxbucket.passes.symbolic import FakeTensorMode, ShapeEnv, adopt_symbol, fresh_environment
+from fxbucket.passes.symbolic import FakeTensor, FakeTensorMode, ShapeEnv, adopt_symbol, fresh_environment, symbols_in
+from fxbucket.passes.tensors import TensorFacts, build_tensor, flat_storage
 
 
 @dataclass(frozen=True)
@@ -65,14 +67,14 @@ def _run(program: Program, mapper: MetadataMapper, mode: FakeTensorMode, env: Sh
     for node in program.capture.module.graph.nodes:
         if node.op == "placeholder":
             known[node.name] = mapper.map(value_of(node))
-    found = []
+    found: list[Derived] = []
+    starts = _Starts(mode, env)
     runs: dict[int, Derived] = {}
     for piece in program.pieces:
         recorder = _Recorder(piece.module)
         inputs = [known[name] for name in piece.inputs]
-        snapshot = MetadataMapper(None, mode, env)
-        at_start = dict(zip((n.name for n in piece.module.graph.nodes if n.op == "placeholder"), inputs, strict=True))
-        at_start = {name: snapshot.map(value) for name, value in at_start.items()}
+        names = [node.name for node in piece.module.graph.nodes if node.op == "placeholder"]
+        at_start = starts.add(dict(zip(names, inputs, strict=True)))
         earlier = runs.get(id(piece.module))
         if earlier is not None:
             # The very graph of an equal piece: from equal inputs it derives what it did, and its inputs are compared.
@@ -85,11 +87,41 @@ def _run(program: Program, mapper: MetadataMapper, mode: FakeTensorMode, env: Sh
                 outputs = recorder.run(*inputs)
         except Exception as error:
             found.append(Derived(at_start, recorder.values, f"{recorder.current}: {type(error).__name__}: {error}"))
-            return tuple(found)
+            break
         known.update(zip(piece.outputs, outputs, strict=True))
         found.append(Derived(at_start, recorder.values))
         runs[id(piece.module)] = found[-1]
+    starts.settle()
     return tuple(found)
+
+
+class _Starts:
+    """Values as they were when a piece began, though a later op may change a value's metadata.
+
+    Most values never change, and noting facts costs a fraction of building another fake tensor.
+    """
+
+    def __init__(self, mode: FakeTensorMode, env: ShapeEnv) -> None:
+        self._mode = mode
+        self._env = env
+        self._noted: list[tuple[dict[str, Any], str, torch.Tensor, TensorFacts]] = []
+
+    def add(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values as they are now; right for good once :meth:`settle` was called."""
+        copies = MetadataMapper(None, self._mode, self._env)
+        for name, value in values.items():
+            if type(value) in (FakeTensor, torch.nn.Parameter) and not symbols_in(value) and value.layout is torch.strided:
+                self._noted.append((values, name, value, TensorFacts.of(value)))
+            else:
+                values[name] = copies.map(value)
+        return values
+
+    def settle(self) -> None:
+        """Put another tensor in the place of each whose metadata has changed since."""
+        for values, name, value, facts in self._noted:
+            if TensorFacts.of(value) != facts:
+                storage = flat_storage(value.untyped_storage().nbytes(), value.device, self._mode, self._env)
+                values[name] = build_tensor(facts, storage, self._mode, self._env)
 
 
 def _given(module: fx.GraphModule) -> tuple[fx.Node, ...]:
