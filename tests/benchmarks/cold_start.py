@@ -19,7 +19,7 @@ import torch
 
 import fxbucket
 from fxbucket.passes import Discover, Pipeline, Split, at_op
-from tests.benchmarks.document import IMAGES, provenance, save_plot, table, write_section
+from tests.benchmarks.document import IMAGES, provenance, save_bars, save_plot, table, write_section
 
 WIDTH, HEADS = 64, 4
 SIZES = (16, 32, 64, 128)
@@ -164,8 +164,12 @@ def main() -> None:
             "seconds": {"capture": [(n, c) for n, c, *_ in growth], "split": [(n, s) for n, _, s, *_ in growth]},
         }
         save_plot(IMAGES / "cold_start.svg", panels, "layers")
+        ratios = {row[0]: float(row[3]) for row in rows}
+        bars = {row[0]: float(row[2].removeprefix("≤ ")) if row[2].startswith("≤") else 1.0 for row in rows}
+        save_bars(IMAGES / "cold_start_bars.svg", ratios, bars, "ratio")
+        against = "![Each ratio beside its bar](images/cold_start_bars.svg)"
         picture = "![Seconds against the number of layers](images/cold_start.svg)"
-        write_section("cold_start", f"{provenance('cold_start')}\n\n{shown}\n\n{picture}\n\n{grown}")
+        write_section("cold_start", "\n\n".join((provenance("cold_start"), shown, against, picture, grown)))
 
 
 def _seconds(one: dict[str, Any], other: dict[str, Any]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -63,6 +65,41 @@ def save_plot(path: Path, panels: Mapping[str, Mapping[str, Sequence[tuple[float
         panels: for each panel, by the title of its vertical axis, the points of each line by the line's name.
         across: what the horizontal axis shows.
     """
+    with _figure(path, len(panels)) as places:
+        for place, (title, lines) in zip(places, panels.items(), strict=True):
+            for marker, (name, points) in zip("osD^vPX", lines.items(), strict=False):
+                place.loglog(*zip(*points, strict=True), marker=marker, markersize=5, label=name)
+            place.set(xlabel=across, ylabel=title)
+            place.grid(which="major", alpha=0.4)
+            place.legend(frameon=False)
+
+
+def save_bars(path: Path, values: Mapping[str, float], bars: Mapping[str, float], along: str) -> None:
+    """Draw one horizontal bar a value into an SVG file, with a mark at what it was meant to reach.
+
+    Args:
+        path: the file.
+        values: what was measured, by its name.
+        bars: what it was meant to reach, by the same name.
+        along: what the horizontal axis shows.
+    """
+    with _figure(path, 1, wide=True) as (place,):
+        names = list(values)
+        place.barh(names, [values[name] for name in names], color="#7a9cc6", label="measured")
+        for height, name in enumerate(names):
+            place.text(values[name], height, f" {values[name]:.2f}", va="center")
+            if name in bars:
+                place.vlines(bars[name], height - 0.4, height + 0.4, color="#b03030", label=None if height else "bar")
+        place.invert_yaxis()
+        place.set(xlabel=along)
+        place.margins(x=0.1)
+        place.spines[["top", "right"]].set_visible(False)
+        place.legend(frameon=False)
+
+
+@contextlib.contextmanager
+def _figure(path: Path, num_panels: int, wide: bool = False) -> Iterator[Any]:
+    """Give the panels of a new figure; what is drawn on them is in the file afterwards."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -70,13 +107,9 @@ def save_plot(path: Path, panels: Mapping[str, Mapping[str, Sequence[tuple[float
 
     # Text as text, and ids that do not change from run to run.
     style = {"svg.fonttype": "none", "svg.hashsalt": path.name, "font.family": "sans-serif", "font.size": 11}
+    size = (9.0, 3.2) if wide else (5.2 * num_panels, 4)
     with mpl.rc_context(style):
-        figure, places = plt.subplots(1, len(panels), figsize=(5.2 * len(panels), 4), squeeze=False, layout="constrained")
-        for place, (title, lines) in zip(places[0], panels.items(), strict=True):
-            for marker, (name, points) in zip("osD^vPX", lines.items(), strict=False):
-                place.loglog(*zip(*points, strict=True), marker=marker, markersize=5, label=name)
-            place.set(xlabel=across, ylabel=title)
-            place.grid(which="major", alpha=0.4)
-            place.legend(frameon=False)
+        figure, places = plt.subplots(1, num_panels, figsize=size, squeeze=False, layout="constrained")
+        yield places[0]
         figure.savefig(path, metadata={"Date": None, "Creator": None}, facecolor="white")
         plt.close(figure)
