@@ -12,18 +12,18 @@ import sympy
 
 from fxbucket.background import Background
 from fxbucket.build import Builder
-from fxbucket.emit import Emitted, dispatch_function, key_function
+from fxbucket.emit import Emitted
 from fxbucket.entries import EntryCompiler
 from fxbucket.entry import Entry, SavedEntry
 from fxbucket.journal import Journal
-from fxbucket.options import Options
-from fxbucket.passes.admit import binding_for
-from fxbucket.passes.aliasing import exposed_placeholders
+from fxbucket.lookup import Lookup
+from fxbucket.options import ON_MISS, Options, check_choice
+from fxbucket.passes.admit import binding_for, settled
 from fxbucket.passes.buckets import Bucket
-from fxbucket.passes.discover import cheapest_use
+from fxbucket.passes.coverage import holes, overlaps
 from fxbucket.passes.errors import FxbucketWarning, MissError, SizeError, StoppedError
 from fxbucket.passes.program import Program
-from fxbucket.passes.symbolic import Number
+from fxbucket.passes.symbolic import Number, symbols_in
 from fxbucket.profile import Recorder
 
 MAX_DYNAMIC = 8
@@ -37,7 +37,7 @@ class Dispatcher:
         program: the graph, cut and with its admitted buckets; symbolic.
         entries: every bucket that was admitted or pinned, in order.
         dynamic: the symbolic compilations that serve misses.
-        misses: how often each combination of sizes was not pinned, by the axes' names.
+        coverage: where the ranges that were asked for overlap, and what lies between them.
         eager_calls: how many calls ran the captured graph as it is.
         emitted: the look-up in front of the buckets.
     """
@@ -49,17 +49,15 @@ class Dispatcher:
         self._journal = journal
         self.entries: list[Entry] = []
         self.dynamic: list[Entry] = []
-        self.misses: Counter[str] = Counter()
+        self.coverage = (*map(str, overlaps(options.buckets)), *map(str, holes(options.buckets)))
+        self._missed_sizes: Counter[tuple[tuple[str, Number], ...]] = Counter()
         self.eager_calls = 0
         self._options = options
         self._lock = threading.RLock()
         self._background = background
         self._compiler = EntryCompiler(program, builder, journal, self._refused, self._run_as_captured)
         self._warned_of_overlap = self._warned_of_failure = False
-        found = {symbol: cheapest_use(program, symbol) for symbol in program.capture.hints}
-        self._uses = {symbol: use for symbol, use in found.items() if use is not None}
-        self._read = key_function(list(self._uses.values())).function
-        self._tables: dict[tuple[sympy.Symbol, ...], dict[Any, Callable[..., Any]]] = {}
+        self._lookup = Lookup(program)
         self.emitted = self._prepare()
 
     def compile_all(self, with_dynamic: bool = False) -> None:
@@ -84,10 +82,10 @@ class Dispatcher:
     def restore(self, saved: Sequence[SavedEntry]) -> None:
         """Have the entries that a saved model had; all that they need is made now."""
         with self._lock:
-            known = {tuple(entry.binding.items()): entry for entry in self.entries}
+            known = {entry.bucket: entry for entry in self.entries}
             entries = []
             for item in saved:
-                entry = None if item.is_dynamic else known.get(tuple(item.binding.items()))
+                entry = None if item.is_dynamic else known.get(item.bucket)
                 if entry is None:
                     entry = Entry(item.bucket, item.binding)
                     if item.is_dynamic:
@@ -125,52 +123,45 @@ class Dispatcher:
             warnings.warn(f"a graph runs as it is, uncompiled: {capture.refusal}.", FxbucketWarning, stacklevel=2)
             return Emitted(self._run_as_captured, "")
         for decision in self.program.decisions:
-            binding = binding_for(capture, decision.bucket.sizes) if decision.admitted else {}
-            if decision.admitted and self._uses.keys() >= binding.keys():
-                self._enter(Entry(decision.bucket, binding))
+            if decision.admitted:
+                binding, bounds = settled(capture, decision.bucket)
+                if self._lookup.uses.keys() >= {*binding, *bounds.ranges, *symbols_in(bounds.conditions)}:
+                    self._enter(Entry(decision.bucket, binding, bounds=bounds))
         if self._options.pins_seen:
-            self._tables.setdefault(tuple(self._uses), {})
-        tables = [([self._uses[symbol] for symbol in symbols], table) for symbols, table in self._tables.items()]
-        exposed = exposed_placeholders(capture)
-        return dispatch_function(tables, self._missed, capture.written, exposed, self._run_overlapping)
+            self._lookup.pin_any()
+        return self._lookup.emitted(self._missed, self._run_overlapping)
 
     def _enter(self, entry: Entry) -> None:
         """Make an entry known to the look-up; its first call compiles it if nothing did before."""
-        symbols = tuple(symbol for symbol in self._uses if symbol in entry.binding)
-        values = tuple(entry.binding[symbol] for symbol in symbols)
-        key = values[0] if len(values) == 1 else values
-        table = self._tables.setdefault(symbols, {})
-        if key in table:
-            # Another bucket differs from this one only in an axis that this graph does not depend on.
-            return
 
         def first_call(*args: Any) -> Any:
             if self._background is not None:
-                return self._run_dynamic(self._sizes(args), args)
+                return self._run_dynamic(self._lookup.sizes(args), args)
             with self._lock:
                 if entry.emitted is None:
                     # What the entry leaves open is best tried at the sizes that do occur beside it.
-                    entry.hints = self._sizes(args)
+                    entry.hints = self._lookup.sizes(args)
                     self._compiler.compile_now(entry)
-            return table[key](*args)
+                assert entry.run is not None  # the compilation has put it there
+                return entry.run(*args)
 
-        table[key] = first_call
-        self.entries.append(entry)
-        entry.ready = lambda function: table.__setitem__(key, function)
+        entered = (
+            self._lookup.add_range(entry, entry.bounds, first_call)
+            if entry.bucket.ranges
+            else (self._lookup.pin(entry, first_call))
+        )
+        if entered:
+            self.entries.append(entry)
 
     def profile(self, recorder: Recorder | None, number: int) -> None:
         """Have each call recorded from now on, under this number of the graph; with ``None`` no longer."""
         with self._lock:
             self._compiler.profile(recorder, number, (*self.entries, *self.dynamic))
 
-    def _sizes(self, args: tuple[Any, ...]) -> dict[sympy.Symbol, Number]:
-        values = self._read(args)
-        return dict(zip(self._uses, values if len(self._uses) != 1 else (values,), strict=True))
-
     def _missed(self, args: tuple[Any, ...]) -> Any:
         """Serve a call whose sizes no table holds."""
-        sizes = self._sizes(args)
-        if self._options.pins_seen and self._uses and self._is_pinnable(sizes):
+        sizes = self._lookup.sizes(args)
+        if self._options.pins_seen and self._lookup.uses and self._is_pinnable(sizes):
             with self._lock:
                 if len(self.entries) < self._options.max_seen:
                     entry = Entry(Bucket.of(self._by_name(sizes)), sizes)
@@ -179,9 +170,9 @@ class Dispatcher:
                         self._compile_behind(entry)
                     return self.emitted.function(*args)
         named = self._by_name(sizes, fixed=True)
-        text = ", ".join(f"{name}={size}" for name, size in named.items()) or "no axis"
-        self.misses[text] += 1
-        on_miss = self._options.on_miss
+        text = _sizes_text(named)
+        self._missed_sizes[tuple(named.items())] += 1
+        on_miss = self._answer(named)
         self._journal.missed(text, on_miss)
         if on_miss == "error" and named:
             pinned = "; ".join(str(bucket) for bucket in self._options.buckets) or "none"
@@ -191,6 +182,33 @@ class Dispatcher:
         if on_miss == "eager":
             return self._run_as_captured(*args)
         return self._run_dynamic(sizes, args)
+
+    @property
+    def misses(self) -> dict[str, int]:
+        """How often no bucket served a combination of sizes, by the axes' names."""
+        return {_sizes_text(dict(sizes)): count for sizes, count in self._missed_sizes.items()}
+
+    def sizes_seen(self) -> dict[str, dict[int, int]]:
+        """Return how often each size of an axis was called, by the axis's name."""
+        calls = [(dict(sizes), count) for sizes, count in self._missed_sizes.items()]
+        calls += [(entry.bucket.sizes, entry.calls) for entry in self.entries if not entry.bucket.ranges]
+        calls += [(self._by_name(self._lookup.named(sizes)), count) for sizes, count in self._lookup.seen.copy().items()]
+        found: dict[str, dict[int, int]] = {}
+        for sizes, count in calls:
+            for name, size in sizes.items():
+                if isinstance(size, int) and count:
+                    known = found.setdefault(name, {})
+                    known[size] = known.get(size, 0) + count
+        return found
+
+    def _answer(self, named: Mapping[str, Number]) -> str:
+        """Return what ``on_miss`` says of these sizes."""
+        on_miss = self._options.on_miss
+        if not callable(on_miss):
+            return on_miss
+        answer = on_miss(named)  # type: ignore[arg-type]
+        check_choice(f"the answer of on_miss({dict(named)})", answer, ON_MISS)
+        return answer
 
     def _is_pinnable(self, sizes: Mapping[sympy.Symbol, Number]) -> bool:
         """Whether the sizes by the axes' names say all: not where two expressions of one axis differ in this call."""
@@ -202,7 +220,7 @@ class Dispatcher:
 
     def _refused(self, args: tuple[Any, ...]) -> Any:
         """Serve a call that a bucket was found for, but whose other sizes break a condition of its compilation."""
-        return self._run_dynamic(self._sizes(args), args)
+        return self._run_dynamic(self._lookup.sizes(args), args)
 
     def _run_dynamic(self, sizes: Mapping[sympy.Symbol, Number], args: tuple[Any, ...]) -> Any:
         function = None
@@ -260,3 +278,7 @@ class Dispatcher:
         result = self.program.capture.module.forward(*args)
         recorder.record(self._compiler.number, "as captured", (), [started, recorder.clock()])
         return result
+
+
+def _sizes_text(named: Mapping[str, Number]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in named.items()) or "no axis"

@@ -15,12 +15,13 @@ import torch
 from fxbucket.artifact import Artifact
 from fxbucket.generated import function_from
 from fxbucket.passes.aliasing import written_overlap
+from fxbucket.passes.buckets import NO_LOWER_BOUND, Range
 from fxbucket.passes.captured import value_of
 from fxbucket.passes.conditions import python_condition
 from fxbucket.passes.discover import cheapest_use
 from fxbucket.passes.errors import CaptureError
 from fxbucket.passes.program import Program, Ref, SymbolUse, refs_in
-from fxbucket.passes.symbolic import is_float_symbol, symbols_in
+from fxbucket.passes.symbolic import Number, is_float_symbol, symbols_in
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,22 +198,62 @@ def _key(uses: Sequence[SymbolUse]) -> str:
     return f"({', '.join(reads)})"
 
 
+@dataclass(frozen=True)
+class RangeTest:
+    """Which calls a bucket of ranges serves.
+
+    Attributes:
+        binding: the symbols that have one number.
+        ranges: the symbols that have a range.
+        conditions: what else must hold of symbols.
+    """
+
+    binding: Mapping[sympy.Symbol, Number]
+    ranges: Mapping[sympy.Symbol, Range]
+    conditions: tuple[sympy.Basic, ...] = ()
+
+    @property
+    def is_always(self) -> bool:
+        """Whether it serves every call."""
+        return not (self.binding or self.ranges or self.conditions)
+
+    def python(self, names: Mapping[sympy.Symbol, str]) -> str:
+        """Return the test as Python over these names of the symbols."""
+        tests = [f"{names[symbol]} == {value}" for symbol, value in self.binding.items()]
+        for symbol, held in self.ranges.items():
+            if held.end is not None:
+                tests.append(f"{held.start} <= {names[symbol]} <= {held.end}")
+            elif held.start > NO_LOWER_BOUND:
+                tests.append(f"{held.start} <= {names[symbol]}")
+        renamed = {symbol: sympy.Symbol(name, integer=True) for symbol, name in names.items()}
+        tests += [_python(condition.xreplace(renamed), "_") for condition in self.conditions]
+        return " and ".join(f"({test})" for test in tests) or "True"
+
+
+Ranged = tuple[Sequence[RangeTest], Sequence[Callable[..., Any]], dict[Any, int]]
+"""The tests of ranges in their order, the function of each, and how often each combination of sizes was served."""
+
+
 def dispatch_function(
     tables: Sequence[tuple[Sequence[SymbolUse], Mapping[Any, Callable[..., Any]]]],
     missed: Callable[[tuple[Any, ...]], Any],
     written: Sequence[int] = (),
     exposed: Sequence[int] = (),
     overlapping: Callable[..., Any] | None = None,
+    uses: Mapping[sympy.Symbol, SymbolUse] = MappingProxyType({}),
+    ranged: Ranged = ((), (), {}),
 ) -> Emitted:
     """Return the function that looks a call's sizes up and runs the bucket that it finds.
 
     Args:
         tables: for each set of axes that buckets pin, how to read their sizes, and the buckets' functions by size. The
             tables may grow later; the function sees it.
-        missed: gets the arguments of a call that no table serves.
+        missed: gets the arguments of a call that no table and no range serves.
         written: positions of the arguments that the graph writes to.
         exposed: positions of the others that could share memory with them.
         overlapping: runs a call in which they do.
+        uses: where the symbols of ranges are read.
+        ranged: ranges, tried in order after the tables; their functions may change later.
     """
     namespace: dict[str, Any] = {"_missed": missed}
     lines = []
@@ -226,12 +267,28 @@ def dispatch_function(
         if others:
             test += f" or not storages.isdisjoint(({', '.join(others)},))"
         lines += [f"if ({test}) and _overlap(args, _written, _exposed):", "    return _overlapping(*args)"]
-    for number, (uses, table) in enumerate(tables):
+    for number, (read, table) in enumerate(tables):
         namespace[f"_find_{number}"] = table.get
-        lines += [f"found = _find_{number}({_key(uses)})", "if found is not None:", "    return found(*args)"]
+        lines += [f"found = _find_{number}({_key(read)})", "if found is not None:", "    return found(*args)"]
+    lines += _range_lines(uses, ranged, namespace)
     lines.append("return _missed(args)")
     source = "def dispatch(*args):\n" + "".join(f"    {line}\n" for line in lines)
     return _compiled(source, "dispatch", "dispatch", namespace)
+
+
+def _range_lines(uses: Mapping[sympy.Symbol, SymbolUse], ranged: Ranged, namespace: dict[str, Any]) -> list[str]:
+    """Return the lines that try the ranges in order."""
+    tests, functions, seen = ranged
+    if not tests:
+        return []
+    names = {symbol: f"n{number}" for number, symbol in enumerate(uses)}
+    namespace |= {"_ranged": functions, "_seen": seen, "_times": seen.get, "_math": math}
+    lines = [f"{names[symbol]} = {_reader(use, f'args[{use.placeholder}]')}" for symbol, use in uses.items()]
+    key = names[next(iter(uses))] if len(uses) == 1 else f"({', '.join(names.values())})"
+    for number, test in enumerate(tests):
+        lines += [f"if {test.python(names)}:", f"    _seen[{key}] = _times({key}, 0) + 1"]
+        lines.append(f"    return _ranged[{number}](*args)")
+    return lines
 
 
 def _compiled(source: str, name: str, title: str, namespace: dict[str, Any]) -> Emitted:

@@ -15,6 +15,7 @@ from fxbucket.emit import Emitted, Timing, bucket_function
 from fxbucket.entry import Entry
 from fxbucket.fragments import hand_on
 from fxbucket.journal import Journal
+from fxbucket.passes.bound import Bound
 from fxbucket.passes.concretize import Concretize
 from fxbucket.passes.discover import cheapest_use
 from fxbucket.passes.errors import FxbucketWarning, SizeError, VerifyError
@@ -23,6 +24,13 @@ from fxbucket.passes.program import Program
 from fxbucket.passes.symbolic import symbols_in
 from fxbucket.passes.verify import Verify
 from fxbucket.profile import Recorder
+
+
+def _sizing(entry: Entry) -> Concretize | Bound:
+    """Return the pass that makes a program an entry's."""
+    if entry.bucket.ranges:
+        return Bound(entry.bucket, hints=entry.hints)
+    return Concretize(entry.bucket, remaining="keep", hints=entry.hints)
 
 
 @dataclass(eq=False)
@@ -60,8 +68,7 @@ class EntryCompiler:
             started = time.perf_counter()
             self.journal.compiling(entry.bucket, len(self.program.pieces))
             try:
-                concretize = Concretize(entry.bucket, remaining="keep", hints=entry.hints)
-                program = Pipeline((concretize, Verify()))(self.program)
+                program = Pipeline((_sizing(entry), Verify()))(self.program)
             except SizeError as error:
                 # What goes with these sizes does not follow from the calls seen so far: its own first call tells.
                 entry.note = str(error)
@@ -73,11 +80,11 @@ class EntryCompiler:
         built = self.builder.build([program for _, program, _ in programs])
         for (entry, program, seconds), done in zip(programs, built, strict=True):
             entry.program, entry.artifacts, entry.note = program, done.artifacts, ""
-            entry.conditions = self._checkable(done.conditions)
+            entry.conditions = self._checkable(done.conditions, program.assumed)
             entry.seconds = seconds + sum(artifact.seconds for artifact in done.artifacts)
             entry.emitted = self._function(entry)
             self.journal.compiled(entry.bucket, program, entry.emitted.source, entry.seconds, entry.artifacts)
-            entry.ready(entry.emitted.function)
+            entry.serve(entry.emitted.function)
 
     def compile_now(self, entry: Entry) -> Callable[..., Any]:
         """Compile one entry for a call that waits for it; returns its function.
@@ -96,7 +103,7 @@ class EntryCompiler:
         entry.note = reason
         entry.emitted = Emitted(self.as_captured, "")
         self.journal.compiled(entry.bucket, self.program, "", 0.0, note=reason)
-        entry.ready(entry.emitted.function)
+        entry.serve(entry.emitted.function)
 
     def profile(self, recorder: Recorder | None, number: int, entries: Sequence[Entry]) -> None:
         """Write the functions of these entries anew: with a recorder such that read the clock."""
@@ -104,7 +111,7 @@ class EntryCompiler:
         for entry in entries:
             if entry.program is not None:
                 entry.emitted = self._function(entry)
-                entry.ready(entry.emitted.function)
+                entry.serve(entry.emitted.function)
 
     def _function(self, entry: Entry) -> Emitted:
         program, timing = entry.program, None
@@ -118,10 +125,10 @@ class EntryCompiler:
             program, entry.artifacts, entry.conditions, self.refused, entry.counter, hand_on(self.program), timing
         )
 
-    def _checkable(self, conditions: Sequence[sympy.Basic]) -> tuple[sympy.Basic, ...]:
+    def _checkable(self, conditions: Sequence[sympy.Basic], assumed: Sequence[sympy.Basic]) -> tuple[sympy.Basic, ...]:
         """Return the conditions that a call's arguments can break."""
-        # Dynamo checks the capture's own guards before every call of its graph.
-        held = {guard.condition for guard in self.program.capture.guards}
+        # Dynamo checks the capture's own guards before every call of its graph, and the look-up what ranges assume.
+        held = {*(guard.condition for guard in self.program.capture.guards), *assumed}
         # What no argument of the graph holds can only have come from those guards.
         readable = {symbol for symbol in self.program.capture.hints if cheapest_use(self.program, symbol) is not None}
         return tuple(condition for condition in conditions if condition not in held and symbols_in(condition) <= readable)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from fxbucket.emit import Emitted
 from fxbucket.passes.buckets import Bucket
 from fxbucket.passes.conditions import holds
 from fxbucket.passes.program import Program
+from fxbucket.passes.ranges import Bounds
 from fxbucket.passes.symbolic import Number
 
 
@@ -30,7 +32,10 @@ class Entry:
         conditions: what else must hold of a call's sizes.
         seconds: how long compilation took.
         counter: its first item counts the calls that it served.
+        padded: how many of these were padded, by the sizes of the call.
         note: why it runs uncompiled, or an empty text.
+        bounds: what its ranges say of symbols that it leaves open.
+        run: serves a call of its sizes: what compiles it first, then its compiled function.
         ready: puts the compiled function where the look-up finds it.
     """
 
@@ -43,8 +48,21 @@ class Entry:
     conditions: tuple[sympy.Basic, ...] = ()
     seconds: float = 0.0
     counter: list[int] = field(default_factory=lambda: [0])
+    padded: Counter[tuple[tuple[str, Number], ...]] = field(default_factory=Counter)
     note: str = ""
+    bounds: Bounds = field(default_factory=Bounds)
+    run: Callable[..., Any] | None = field(default=None, repr=False)
     ready: Callable[[Callable[..., Any]], None] = field(default=lambda _: None, repr=False)
+
+    @property
+    def calls(self) -> int:
+        """How many calls of its own sizes it served."""
+        return self.counter[0] - self.padded.total()
+
+    def serve(self, function: Callable[..., Any]) -> None:
+        """Have a function serve the entry's calls from now on."""
+        self.run = function
+        self.ready(function)
 
     def accepts(self, sizes: Mapping[sympy.Symbol, Number]) -> bool:
         """Whether what was compiled is right for these sizes."""

@@ -71,13 +71,19 @@ class BucketFacts:
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """One captured graph; ``program`` is cut and with its decisions, symbolic."""
+    """One captured graph; ``program`` is cut and with its decisions, symbolic.
+
+    ``coverage`` says where ranges overlap and which sizes between them no bucket serves; ``sizes_seen`` how often each size
+    of an axis was called, by the axis's name.
+    """
 
     pieces: tuple[PieceFacts, ...]
     axes: tuple[AxisFacts, ...]
     guards: tuple[str, ...]
     buckets: tuple[BucketFacts, ...]
+    coverage: tuple[str, ...]
     misses: Mapping[str, int]
+    sizes_seen: Mapping[str, Mapping[int, int]]
     eager_calls: int
     refusal: str
     source: str
@@ -172,7 +178,9 @@ def _graph(dispatcher: Dispatcher) -> GraphFacts:
             for guard in program.capture.guards
         ),
         buckets=tuple(buckets),
-        misses=dict(dispatcher.misses),
+        coverage=dispatcher.coverage,
+        misses=dispatcher.misses,
+        sizes_seen=dispatcher.sizes_seen(),
         eager_calls=dispatcher.eager_calls,
         refusal=program.capture.refusal,
         source=dispatcher.emitted.source,

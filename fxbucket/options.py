@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,16 +9,17 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from fxbucket.axes import AxisSpec, axis_specs
+from fxbucket.bucket_options import check_negative, named_buckets, pinned_combinations, range_combinations
 from fxbucket.passes.boundaries import Boundary, as_boundary
-from fxbucket.passes.buckets import Bucket, Range
-from fxbucket.passes.errors import OptionError, SizeError, nearest
+from fxbucket.passes.buckets import Bucket
+from fxbucket.passes.errors import OptionError, nearest
 from fxbucket.passes.pipeline import Pass
 
 Compiler = str | Callable[..., Any]
-OnMiss = Literal["dynamic", "eager", "error"]
+OnMiss = Literal["dynamic", "eager", "error", "pad"]
 CompileWhen = Literal["first_call", "lazily", "background"]
 
-ON_MISS: tuple[OnMiss, ...] = ("dynamic", "eager", "error")
+ON_MISS: tuple[OnMiss, ...] = ("dynamic", "eager", "error", "pad")
 COMPILE_WHEN: tuple[CompileWhen, ...] = ("first_call", "lazily", "background")
 
 
@@ -30,10 +30,16 @@ class Options:
     Attributes:
         sizes: pinned sizes, in elements along the axis. ``{axis: [...]}`` crosses the axes, ``[{axis: size, ...}, ...]``
             lists combinations, ``"seen"`` pins every combination at its first call, up to ``max_seen``. Default: none.
+        ranges: inclusive ranges of sizes, one symbolic compilation each, which knows its bounds. ``{axis: [(1, 255),
+            Range(256, 4096, multiple_of=64)]}`` crosses the axes, ``[{axis: range, ...}, ...]`` lists rectangles, in which
+            an axis may have one size too. Pinned sizes come first, then the first rectangle that holds a call's sizes.
+            Default: none.
         axes: short name → axis expression, or several expressions that are always equal. Default: none.
         splitting_ops: where to cut: op names, functions, or boundaries of ``fxbucket.passes``. Default: nowhere.
         on_miss: what serves a call whose sizes are not pinned: one compilation for all other sizes (``"dynamic"``, the
-            default), the captured graph as it is (``"eager"``), or nothing: :class:`MissError` (``"error"``).
+            default), the captured graph as it is (``"eager"``), nothing: :class:`MissError` (``"error"``), or the next
+            larger pinned size (``"pad"``), where padding is proved harmless; see docs/padding.md. A function gets a call's
+            sizes by the axes' names and returns one of these words.
         compiler: ``"inductor"`` (the default), ``"aot_eager"``, ``"eager"``, the name of any backend of
             ``torch.compile``, or a callable ``(module, example_inputs) -> callable``.
         compile_when: ``"first_call"`` compiles every pinned size when a graph is captured (the default), ``"lazily"``
@@ -53,8 +59,9 @@ class Options:
 
     sizes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, int]] | Literal["seen"] = field(default_factory=dict)
     axes: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
+    ranges: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]] = field(default_factory=dict)
     splitting_ops: Sequence[object] = ()
-    on_miss: OnMiss = "dynamic"
+    on_miss: OnMiss | Callable[[Mapping[str, int]], str] = "dynamic"
     compiler: Compiler = "inductor"
     compile_when: CompileWhen = "first_call"
     max_seen: int = 64
@@ -67,13 +74,14 @@ class Options:
     specs: tuple[AxisSpec, ...] = field(init=False)
     """Every axis that the user named."""
     buckets: tuple[Bucket, ...] = field(init=False)
-    """Every pinned combination of sizes, by axis name."""
+    """Every pinned combination of sizes, then every rectangle of ranges, by axis name."""
     boundaries: tuple[Boundary, ...] = field(init=False)
     """``splitting_ops`` as boundaries."""
 
     def __post_init__(self) -> None:
-        _choice("on_miss", self.on_miss, ON_MISS)
-        _choice("compile_when", self.compile_when, COMPILE_WHEN)
+        if not callable(self.on_miss):
+            check_choice("on_miss", self.on_miss, ON_MISS)
+        check_choice("compile_when", self.compile_when, COMPILE_WHEN)
         if not isinstance(self.compiler, str) and not callable(self.compiler):
             raise OptionError(f"compiler={self.compiler!r}: give a name such as 'inductor', or a callable.")
         if not _is_int(self.max_seen) or self.max_seen < 1:
@@ -105,16 +113,12 @@ class Options:
         for extra in self.passes:
             if not isinstance(extra, Pass) or isinstance(extra, type):
                 raise OptionError(f"passes: {extra!r} is not a pass: it needs a `name` and `run(program) -> Program`.")
-        combinations = _combinations(self.sizes)
-        named = list(dict.fromkeys(name for sizes in combinations for name in sizes))
+        combinations = [*pinned_combinations(self.sizes), *range_combinations(self.ranges)]
+        named = list(dict.fromkeys(name for extents in combinations for name in extents))
         specs, name_of = axis_specs(self.axes, named)
-        for sizes in combinations:
-            spelled: dict[str, str] = {}
-            for name in sizes:
-                if spelled.setdefault(name_of(name), name) != name:
-                    raise OptionError(f"sizes: {spelled[name_of(name)]!r} and {name!r} are one axis; give its sizes once.")
-        buckets = tuple(Bucket.of({name_of(name): size for name, size in sizes.items()}) for sizes in combinations)
-        _check_negative(specs, buckets)
+        # Pinned ones before ranges: the order in which a call tries them.
+        buckets = named_buckets(combinations, name_of)
+        check_negative(specs, buckets)
         object.__setattr__(self, "specs", specs)
         object.__setattr__(self, "buckets", buckets)
 
@@ -137,65 +141,11 @@ class Options:
         return Options(**given)
 
 
-def _choice(name: str, value: object, possible: Sequence[str]) -> None:
+def check_choice(name: str, value: object, possible: Sequence[str]) -> None:
+    """Raise :class:`OptionError` where a value is not one of the possible words."""
     if value not in possible:
         raise OptionError(f"{name}={value!r} is not possible; {nearest(str(value), possible)}.")
 
 
 def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _combinations(sizes: object) -> list[dict[str, int]]:
-    """Return every pinned combination as ``{axis: size}``."""
-    if sizes == "seen":
-        return []
-    if isinstance(sizes, str):
-        raise OptionError(f"sizes={sizes!r} is not possible; {nearest(sizes, ['seen'])}.")
-    if isinstance(sizes, Mapping):
-        for axis, listed in sizes.items():
-            _check_list(axis, listed)
-        if not sizes:
-            return []
-        return [dict(zip(sizes, values, strict=True)) for values in itertools.product(*sizes.values())]
-    if isinstance(sizes, Sequence):
-        if not sizes:
-            raise OptionError("sizes=[] is empty; give at least one combination, or leave the option out.")
-        found = []
-        for combination in sizes:
-            if not isinstance(combination, Mapping) or not combination:
-                raise OptionError(f"sizes: {combination!r} is not a combination; give dicts such as {{'x.shape[0]': 8}}.")
-            for axis, size in combination.items():
-                _check_size(axis, size)
-            found.append(dict(combination))
-        for index, combination in enumerate(found):
-            if combination in found[:index]:
-                raise OptionError(f"sizes: the combination {combination} is listed twice; leave one out.")
-        return found
-    raise OptionError(f"sizes={sizes!r}: give {{axis: [sizes]}}, a list of combinations, or 'seen'.")
-
-
-def _check_list(axis: object, listed: object) -> None:
-    if not isinstance(listed, Sequence) or isinstance(listed, str):
-        raise OptionError(f"sizes of axis {axis!r}: {listed!r} is not a list of ints; write [{listed!r}] for one size.")
-    if not listed:
-        raise OptionError(f"sizes of axis {axis!r}: the list is empty; give at least one size, or leave the axis out.")
-    for size in listed:
-        _check_size(axis, size)
-    twice = sorted({size for size in listed if list(listed).count(size) > 1})
-    if twice:
-        raise OptionError(f"sizes of axis {axis!r}: {twice} is listed more than once; leave the duplicates out.")
-
-
-def _check_size(axis: object, size: object) -> None:
-    if not _is_int(size):
-        hint = "use ranges for a range" if isinstance(size, (Range, tuple)) else "sizes are ints"
-        raise OptionError(f"sizes of axis {axis!r}: {size!r} is {type(size).__name__}; {hint}.")
-
-
-def _check_negative(specs: Sequence[AxisSpec], buckets: Sequence[Bucket]) -> None:
-    of_tensors = {spec.name for spec in specs if any(reading.dim is not None for reading in spec.readings)}
-    for bucket in buckets:
-        for name, size in bucket.sizes.items():
-            if size < 0 and name in of_tensors:
-                raise SizeError(f"size {size} of axis {name!r} is negative; a tensor has 0 rows or more.")

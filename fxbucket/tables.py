@@ -54,6 +54,8 @@ def tables_of(graph: GraphFacts) -> tuple[Table, ...]:
     if notes:
         rows = tuple((name, "; ".join(buckets), note) for (name, note), buckets in notes.items())
         found.append(Table("not stored, or not made by a worker", ("piece", "buckets", "why"), rows))
+    if graph.coverage:
+        found.append(Table("ranges", ("what to know of them",), tuple((text,) for text in graph.coverage)))
     if graph.misses:
         misses = tuple((sizes, str(count)) for sizes, count in graph.misses.items())
         found.append(Table("misses", ("sizes", "calls"), misses))

@@ -11,12 +11,14 @@ from fxbucket.passes.torch_version import check_torch_version
 check_torch_version()
 
 from fxbucket.passes.admit import Admit as Admit
+from fxbucket.passes.bound import Bound as Bound
 from fxbucket.passes.boundaries import Boundary as Boundary
 from fxbucket.passes.boundaries import at_module as at_module
 from fxbucket.passes.boundaries import at_op as at_op
 from fxbucket.passes.boundaries import every_n_nodes as every_n_nodes
 from fxbucket.passes.boundaries import where as where
 from fxbucket.passes.buckets import Bucket as Bucket
+from fxbucket.passes.buckets import Range as Range
 from fxbucket.passes.concretize import Concretize as Concretize
 from fxbucket.passes.deduplicate import Deduplicate as Deduplicate
 from fxbucket.passes.discover import Discover as Discover
@@ -31,6 +33,7 @@ from fxbucket.passes.verify import Verify as Verify
 __all__ = [
     "Admit",
     "BasePass",
+    "Bound",
     "Boundary",
     "Bucket",
     "Concretize",
@@ -40,6 +43,7 @@ __all__ = [
     "Piece",
     "Pipeline",
     "Program",
+    "Range",
     "Split",
     "Verify",
     "at_module",

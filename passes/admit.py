@@ -8,13 +8,14 @@ from typing import ClassVar
 
 import sympy
 
-from fxbucket.passes.buckets import Bucket, Range
+from fxbucket.passes.buckets import Bucket
 from fxbucket.passes.captured import Axis, Capture
 from fxbucket.passes.conditions import holds
 from fxbucket.passes.errors import AxisError, SizeError
 from fxbucket.passes.pipeline import BasePass
 from fxbucket.passes.program import Decision, Finding, Program
-from fxbucket.passes.symbolic import Number, is_float_symbol, substitute, symbols_in
+from fxbucket.passes.ranges import Bounds, bounds_of
+from fxbucket.passes.symbolic import Number, substitute, symbols_in
 from fxbucket.passes.text import Namer, axis_namer, condition_text
 
 
@@ -88,100 +89,30 @@ def broken_guard(capture: Capture, binding: Mapping[sympy.Symbol, Number]) -> st
     return ""
 
 
-def hints_beside(
-    capture: Capture, binding: Mapping[sympy.Symbol, Number], hints: Mapping[sympy.Symbol, Number]
-) -> dict[sympy.Symbol, Number]:
-    """Return values for the symbols that a binding leaves open, which go with it under every guard of the capture.
-
-    Args:
-        capture: where the symbols belong.
-        binding: the numbers that are settled.
-        hints: values from some call; where ``s3 == s1*s2`` fails beside the binding, ``s3`` is computed anew.
-
-    Raises:
-        SizeError: no such values follow from these; a call with the binding's sizes would show some.
-    """
-    values = {symbol: hint for symbol, hint in {**capture.hints, **hints}.items() if symbol not in binding}
-    for _ in range(2 * len(values) + 1):
-        wrong = [guard for guard in capture.guards if holds(guard.condition, {**values, **binding}) is False]
-        if not wrong:
-            return values
-        for guard in wrong:
-            condition = guard.condition
-            if not isinstance(condition, sympy.Eq):
-                _move_one(capture, condition, values, binding)
-                continue
-            for target, expression in ((condition.lhs, condition.rhs), (condition.rhs, condition.lhs)):
-                if target in values and target not in symbols_in(expression):
-                    found = substitute(expression, {**values, **binding})
-                    if isinstance(found, int) and found in capture.ranges[target]:
-                        values[target] = found
-                        break
-    broken = condition_text(wrong[0].condition, capture.axes)
-    raise SizeError(f"the sizes seen so far do not go with {binding}: the capture needs {broken}; name the other axes too.")
-
-
-def _move_one(
-    capture: Capture, condition: sympy.Basic, values: dict[sympy.Symbol, Number], binding: Mapping[sympy.Symbol, Number]
-) -> None:
-    """Give one symbol of a condition the nearest value with which it holds, and no other guard that held breaks."""
-    held = [guard.condition for guard in capture.guards if holds(guard.condition, {**values, **binding}) is not False]
-    for symbol in sorted(symbols_in(condition) & values.keys(), key=str):
-        hint = values[symbol]
-        if is_float_symbol(symbol):
-            continue
-        others = {other + shift for other in (*values.values(), *binding.values()) for shift in (-1, 0, 1)}
-        near = {hint + shift for shift in range(-_NEAR, _NEAR + 1)}
-        for candidate in sorted(
-            others | near | _around_equality(condition, symbol, {**values, **binding}), key=lambda value: abs(value - hint)
-        ):
-            tried = {**values, symbol: candidate, **binding}
-            if candidate in capture.ranges[symbol] and all(holds(one, tried) is not False for one in (condition, *held)):
-                values[symbol] = candidate
-                return
-
-
-def _around_equality(condition: sympy.Basic, symbol: sympy.Symbol, values: Mapping[sympy.Symbol, Number]) -> set[Number]:
-    """Return the numbers beside which a comparison changes its answer, where sympy finds any."""
-    if not isinstance(condition, sympy.core.relational.Relational):
-        return set()
-    others = {other: sympy.sympify(value) for other, value in values.items() if other != symbol}
-    try:
-        roots = sympy.solve(sympy.Eq(condition.lhs, condition.rhs).xreplace(others), symbol)
-    except NotImplementedError:
-        return set()
-    return {int(root) + shift for root in roots if root.is_real for shift in (-1, 0, 1, 2)}
-
-
-_NEAR = 64
-"""How far from a hint another one is looked for; a remainder that a guard asks for is found within that."""
-
-
 def decide(capture: Capture, bucket: Bucket) -> Decision:
     """Return whether a bucket may be compiled for a capture, and if not which condition it breaks."""
     try:
-        binding = binding_for(capture, bucket.sizes)
-        for name, wanted in bucket.ranges.items():
-            if name in capture.unseen:
-                continue
-            axis = capture.axis(name)
-            if axis.is_fixed:
-                raise SizeError(
-                    f"axis {name!r} is fixed at {axis.expression} in this capture; a range needs one that varies."
-                )
-            if not _overlap(wanted, axis.range):
-                raise SizeError(
-                    f"range {wanted} of axis {name!r} lies outside {axis.range}, for which this capture is valid."
-                )
+        binding, _ = settled(capture, bucket)
     except (AxisError, SizeError) as error:
         return Decision(bucket, False, str(error))
     broken = broken_guard(capture, binding)
     return Decision(bucket, not broken, broken)
 
 
-def _overlap(left: Range, right: Range) -> bool:
-    end = min((bound for bound in (left.end, right.end) if bound is not None), default=None)
-    return end is None or max(left.start, right.start) <= end
+def settled(capture: Capture, bucket: Bucket) -> tuple[dict[sympy.Symbol, Number], Bounds]:
+    """Return the number of each symbol that a bucket settles, and what it says of the others.
+
+    Raises:
+        AxisError, SizeError: as :func:`binding_for` and :func:`bounds_of` do.
+    """
+    binding, bounds = binding_for(capture, bucket.sizes), bounds_of(capture, bucket.ranges)
+    for symbol, held in bounds.ranges.items():
+        if symbol in binding and binding[symbol] not in held:
+            raise SizeError(f"bucket {bucket} asks for one size that is {binding[symbol]} and in {held}; both are one axis.")
+    broken = [condition for condition in bounds.conditions if holds(condition, binding) is False]
+    if broken:
+        raise SizeError(f"bucket {bucket} needs {condition_text(broken[0], capture.axes)}, which its own sizes break.")
+    return binding, bounds.beside(binding)
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def derive(program: Program) -> tuple[Derived, ...]:
     env, mode = fresh_environment()
     symbols: dict[sympy.Symbol, object] = dict(program.binding)
     hints = {**program.capture.hints, **program.hints}
-    for symbol, bounds in program.capture.ranges.items():
+    for symbol, bounds in program.ranges.items():
         if symbol not in symbols:
             symbols[symbol] = adopt_symbol(env, symbol, hints[symbol], bounds)
     return _run(program, MetadataMapper(symbols, mode, env), mode, env)

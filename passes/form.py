@@ -95,8 +95,8 @@ def form_of(piece: Piece, program: Program, by_use: bool = True) -> Form:
     encoder = _Encoder(piece.module)
     nodes, order, names = encoder.graph(piece.module, by_use)
     found = encoder.symbols
-    conditions = tuple(guard.condition for guard in program.capture.guards if symbols_in(guard.condition) <= found)
-    ranges: dict[sympy.Symbol, Range] = {**program.capture.ranges, **dict(program.capture.unbacked)}
+    conditions = tuple(condition for condition in program.conditions if symbols_in(condition) <= found)
+    ranges: dict[sympy.Symbol, Range] = {**program.ranges, **dict(program.capture.unbacked)}
     hints: dict[sympy.Symbol, Number] = {**program.capture.hints, **program.hints}
     symbols = tuple(
         (symbol, ranges.get(symbol, Range(0)), hints.get(symbol)) for symbol in sorted(found, key=lambda found: found.name)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import sympy
 from torch import fx
 
-from fxbucket.passes.buckets import Bucket
+from fxbucket.passes.buckets import Bucket, Range
 from fxbucket.passes.captured import Axis, Capture
 from fxbucket.passes.errors import nearest
 from fxbucket.passes.symbolic import Expression, Number
@@ -187,6 +187,8 @@ class Program:
         bucket: the bucket that the pieces were made concrete for; ``None`` before Concretize.
         binding: symbol → number for that bucket.
         hints: the values at which the symbols that are still open are tried, where not those of the capture.
+        bounds: the ranges of symbols that the bucket leaves open but bounds, where they are narrower than the capture's.
+        assumed: what else holds of the bucket's open symbols, beside the capture's guards.
         same: each repeated piece → the first piece that is equal to it up to names; empty before Deduplicate.
         findings: what the last pass noticed; the pipeline moves them into the trail.
         trail: every step that made the program.
@@ -200,6 +202,8 @@ class Program:
     bucket: Bucket | None = None
     binding: Mapping[sympy.Symbol, Number] = field(default_factory=dict)
     hints: Mapping[sympy.Symbol, Number] = field(default_factory=dict)
+    bounds: Mapping[sympy.Symbol, Range] = field(default_factory=dict)
+    assumed: tuple[sympy.Basic, ...] = ()
     same: Mapping[str, str] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     trail: tuple[Step, ...] = ()
@@ -208,6 +212,16 @@ class Program:
     def axes(self) -> tuple[Axis, ...]:
         """Every axis of the capture."""
         return self.capture.axes
+
+    @property
+    def ranges(self) -> dict[sympy.Symbol, Range]:
+        """The inclusive range of each symbol for which the program is valid."""
+        return {**self.capture.ranges, **self.bounds}
+
+    @property
+    def conditions(self) -> tuple[sympy.Basic, ...]:
+        """What holds of symbols wherever the program is valid: the capture's guards, and what the bucket assumes."""
+        return (*(guard.condition for guard in self.capture.guards), *self.assumed)
 
     @property
     def is_split(self) -> bool:
@@ -256,10 +270,13 @@ class Program:
             self.decisions,
             self.bucket,
             dict(self.binding),
+            dict(self.bounds),
+            self.assumed,
             self.outputs,
         )
         theirs = (
-            other.axes, other.capture.guards, other.uses, other.decisions, other.bucket, dict(other.binding), other.outputs,
+            other.axes, other.capture.guards, other.uses, other.decisions, other.bucket, dict(other.binding),
+            dict(other.bounds), other.assumed, other.outputs,
         )  # fmt: skip
         return mine == theirs and str(self) == str(other)
 
