@@ -18,6 +18,7 @@ from fxbucket.entry import Entry, SavedEntry
 from fxbucket.journal import Journal
 from fxbucket.lookup import Lookup
 from fxbucket.options import ON_MISS, Options, check_choice
+from fxbucket.padding import NOT_PADDED, Padding
 from fxbucket.passes.admit import binding_for, settled
 from fxbucket.passes.buckets import Bucket
 from fxbucket.passes.coverage import holes, overlaps
@@ -59,6 +60,7 @@ class Dispatcher:
         self._warned_of_overlap = self._warned_of_failure = False
         self._lookup = Lookup(program)
         self.emitted = self._prepare()
+        self._padding = Padding(program, options, journal, self.entries) if options.may_pad else None
 
     def compile_all(self, with_dynamic: bool = False) -> None:
         """Compile every admitted bucket that is not compiled yet.
@@ -181,7 +183,16 @@ class Dispatcher:
             )
         if on_miss == "eager":
             return self._run_as_captured(*args)
+        if on_miss == "pad" and self._padding is not None:
+            results = self._padding.serve(sizes, self._by_name(sizes), args)
+            if results is not NOT_PADDED:
+                return results
         return self._run_dynamic(sizes, args)
+
+    @property
+    def unpadded(self) -> tuple[str, ...]:
+        """Why calls were not padded though that was asked for."""
+        return () if self._padding is None else tuple(self._padding.refusals)
 
     @property
     def misses(self) -> dict[str, int]:
@@ -245,7 +256,7 @@ class Dispatcher:
             function = self._compiler.compile_now(entry)
             self.dynamic.append(entry)
             return function
-        if self._options.on_miss == "dynamic" and all(known.emitted is not None for known in self.dynamic):
+        if self._options.on_miss not in ("eager", "error") and all(known.emitted is not None for known in self.dynamic):
             self.dynamic.append(entry)
             self._compile_behind(entry)
         return None

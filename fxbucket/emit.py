@@ -225,6 +225,8 @@ class RangeTest:
                 tests.append(f"{held.start} <= {names[symbol]} <= {held.end}")
             elif held.start > NO_LOWER_BOUND:
                 tests.append(f"{held.start} <= {names[symbol]}")
+            if held.multiple_of > 1:
+                tests.append(f"{names[symbol]} % {held.multiple_of} == 0")
         renamed = {symbol: sympy.Symbol(name, integer=True) for symbol, name in names.items()}
         tests += [_python(condition.xreplace(renamed), "_") for condition in self.conditions]
         return " and ".join(f"({test})" for test in tests) or "True"

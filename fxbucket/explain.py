@@ -56,6 +56,7 @@ class ArtifactFacts:
 class BucketFacts:
     """One bucket: what became of it, why, its own conditions, seconds of compilation and calls served.
 
+    ``padded`` counts those of the calls that were padded up to it.
     ``program`` and ``artifacts`` are there once it is compiled.
     """
 
@@ -65,6 +66,7 @@ class BucketFacts:
     conditions: tuple[str, ...]
     seconds: float
     calls: int
+    padded: int = 0
     program: Program | None = field(default=None, repr=False, compare=False)
     artifacts: tuple[ArtifactFacts, ...] = field(default=(), repr=False)
 
@@ -74,7 +76,7 @@ class GraphFacts:
     """One captured graph; ``program`` is cut and with its decisions, symbolic.
 
     ``coverage`` says where ranges overlap and which sizes between them no bucket serves; ``sizes_seen`` how often each size
-    of an axis was called, by the axis's name.
+    of an axis was called, by the axis's name; ``unpadded`` why calls were not padded though that was asked for.
     """
 
     pieces: tuple[PieceFacts, ...]
@@ -82,6 +84,7 @@ class GraphFacts:
     guards: tuple[str, ...]
     buckets: tuple[BucketFacts, ...]
     coverage: tuple[str, ...]
+    unpadded: tuple[str, ...]
     misses: Mapping[str, int]
     sizes_seen: Mapping[str, Mapping[int, int]]
     eager_calls: int
@@ -179,6 +182,7 @@ def _graph(dispatcher: Dispatcher) -> GraphFacts:
         ),
         buckets=tuple(buckets),
         coverage=dispatcher.coverage,
+        unpadded=dispatcher.unpadded,
         misses=dispatcher.misses,
         sizes_seen=dispatcher.sizes_seen(),
         eager_calls=dispatcher.eager_calls,
@@ -197,5 +201,13 @@ def _bucket(entry: Entry, axes: Sequence[object]) -> BucketFacts:
         for artifact in entry.artifacts
     )
     return BucketFacts(
-        str(entry.bucket), state, entry.note, conditions, entry.seconds, entry.counter[0], entry.program, artifacts
+        bucket=str(entry.bucket),
+        state=state,
+        reason=entry.note,
+        conditions=conditions,
+        seconds=entry.seconds,
+        calls=entry.counter[0],
+        padded=entry.padded.total(),
+        program=entry.program,
+        artifacts=artifacts,
     )

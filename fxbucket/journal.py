@@ -116,6 +116,10 @@ class Journal:
         """Tell of a call that no bucket serves, and how it is served."""
         _dispatch.debug("graph %d: no bucket for %s; %s", self.number, sizes, served)
 
+    def unpadded(self, reason: str) -> None:
+        """Tell why calls are not padded though that was asked for."""
+        _dispatch.warning("graph %d: calls are not padded: %s", self.number, reason)
+
     def uncompiled(self, reason: str) -> None:
         """Tell of a call that runs uncompiled though that was not asked for: once as a warning, then for debugging."""
         level = logging.DEBUG if self._warned_uncompiled else logging.WARNING

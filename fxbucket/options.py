@@ -19,6 +19,8 @@ Compiler = str | Callable[..., Any]
 OnMiss = Literal["dynamic", "eager", "error", "pad"]
 CompileWhen = Literal["first_call", "lazily", "background"]
 
+Padding = Literal["proved", "tested"]
+
 ON_MISS: tuple[OnMiss, ...] = ("dynamic", "eager", "error", "pad")
 COMPILE_WHEN: tuple[CompileWhen, ...] = ("first_call", "lazily", "background")
 
@@ -40,6 +42,12 @@ class Options:
             default), the captured graph as it is (``"eager"``), nothing: :class:`MissError` (``"error"``), or the next
             larger pinned size (``"pad"``), where padding is proved harmless; see docs/padding.md. A function gets a call's
             sizes by the axes' names and returns one of these words.
+        padding: what ``"pad"`` relies on: ``"proved"`` (the default): a proof that padding reaches no row of the call;
+            ``"tested"``: where there is none, a trial at the first call of each bucket.
+        pad_values: what the padding of an argument holds, by its Python expression: ``{"labels": -100}``. A proof relies on
+            what is said here. Default: 0 for each, on which no proof relies.
+        row_safe_ops: ops by name, overload or function of which you promise that padded rows reach no other row. Default:
+            none.
         compiler: ``"inductor"`` (the default), ``"aot_eager"``, ``"eager"``, the name of any backend of
             ``torch.compile``, or a callable ``(module, example_inputs) -> callable``.
         compile_when: ``"first_call"`` compiles every pinned size when a graph is captured (the default), ``"lazily"``
@@ -62,6 +70,9 @@ class Options:
     ranges: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]] = field(default_factory=dict)
     splitting_ops: Sequence[object] = ()
     on_miss: OnMiss | Callable[[Mapping[str, int]], str] = "dynamic"
+    padding: Padding = "proved"
+    pad_values: Mapping[str, int | float | bool] = field(default_factory=dict)
+    row_safe_ops: Sequence[Any] = ()
     compiler: Compiler = "inductor"
     compile_when: CompileWhen = "first_call"
     max_seen: int = 64
@@ -82,6 +93,13 @@ class Options:
         if not callable(self.on_miss):
             check_choice("on_miss", self.on_miss, ON_MISS)
         check_choice("compile_when", self.compile_when, COMPILE_WHEN)
+        check_choice("padding", self.padding, ("proved", "tested"))
+        if not isinstance(self.pad_values, Mapping) or not all(
+            isinstance(name, str) and isinstance(fill, (int, float)) for name, fill in self.pad_values.items()
+        ):
+            raise OptionError(f"pad_values={self.pad_values!r}: give a dict from arguments to numbers: {{'labels': -100}}.")
+        if not isinstance(self.row_safe_ops, Sequence) or isinstance(self.row_safe_ops, str):
+            raise OptionError(f"row_safe_ops={self.row_safe_ops!r}: give a list of op names, overloads or functions.")
         if not isinstance(self.compiler, str) and not callable(self.compiler):
             raise OptionError(f"compiler={self.compiler!r}: give a name such as 'inductor', or a callable.")
         if not _is_int(self.max_seen) or self.max_seen < 1:
@@ -121,6 +139,11 @@ class Options:
         check_negative(specs, buckets)
         object.__setattr__(self, "specs", specs)
         object.__setattr__(self, "buckets", buckets)
+
+    @property
+    def may_pad(self) -> bool:
+        """Whether some call may be padded."""
+        return self.on_miss == "pad" or callable(self.on_miss)
 
     @property
     def pins_seen(self) -> bool:

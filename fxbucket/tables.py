@@ -34,7 +34,7 @@ def tables_of(graph: GraphFacts) -> tuple[Table, ...]:
             bucket.bucket,
             bucket.state,
             f"{bucket.seconds:.2f}",
-            str(bucket.calls),
+            f"{bucket.calls}" + (f", {bucket.padded} of them padded" if bucket.padded else ""),
             "; ".join(text for text in (bucket.reason, *bucket.conditions) if text),
         )
         for bucket in graph.buckets
@@ -56,6 +56,8 @@ def tables_of(graph: GraphFacts) -> tuple[Table, ...]:
         found.append(Table("not stored, or not made by a worker", ("piece", "buckets", "why"), rows))
     if graph.coverage:
         found.append(Table("ranges", ("what to know of them",), tuple((text,) for text in graph.coverage)))
+    if graph.unpadded:
+        found.append(Table("not padded", ("why",), tuple((text,) for text in graph.unpadded)))
     if graph.misses:
         misses = tuple((sizes, str(count)) for sizes, count in graph.misses.items())
         found.append(Table("misses", ("sizes", "calls"), misses))

@@ -43,17 +43,27 @@ def hints_beside(
         if not wrong:
             return values
         for condition in wrong:
-            if not isinstance(condition, sympy.Eq) or condition in bounds.conditions:
+            if not _solve_one(condition, ranges, values, binding):
                 _move_one(condition, conditions, ranges, values, binding)
-                continue
-            for target, expression in ((condition.lhs, condition.rhs), (condition.rhs, condition.lhs)):
-                if target in values and target not in symbols_in(expression):
-                    found = substitute(expression, {**values, **binding})
-                    if isinstance(found, int) and found in ranges[target]:
-                        values[target] = found
-                        break
     broken = condition_text(wrong[0], capture.axes)
     raise SizeError(f"the sizes seen so far do not go with {binding}: the capture needs {broken}; name the other axes too.")
+
+
+def _solve_one(
+    condition: sympy.Basic,
+    ranges: Mapping[sympy.Symbol, Range],
+    values: dict[sympy.Symbol, Number],
+    binding: Mapping[sympy.Symbol, Number],
+) -> bool:
+    """Give the symbol that an equation says how to compute its value; ``False`` where it says that of none."""
+    if isinstance(condition, sympy.Eq):
+        for target, expression in ((condition.lhs, condition.rhs), (condition.rhs, condition.lhs)):
+            if target in values and target not in symbols_in(expression):
+                found = substitute(expression, {**values, **binding})
+                if isinstance(found, int) and found in ranges[target]:
+                    values[target] = found
+                    return True
+    return False
 
 
 def _move_one(

@@ -18,14 +18,28 @@ class Bounds:
     """What must hold of symbols for a call's axes to be in their ranges, and in those of the capture.
 
     Attributes:
-        ranges: the inclusive range of each symbol that an axis is; one that has no multiples to keep.
-        conditions: what else must hold: divisibility, and bounds of axes that are expressions.
+        ranges: the range of each symbol that an axis is.
+        conditions: what else must hold: ranges of axes that are expressions.
         hints: the value of each bounded symbol at which a compiler may try things.
     """
 
     ranges: Mapping[sympy.Symbol, Range] = field(default_factory=dict)
     conditions: tuple[sympy.Basic, ...] = ()
     hints: Mapping[sympy.Symbol, Number] = field(default_factory=dict)
+
+    @property
+    def assumptions(self) -> tuple[sympy.Basic, ...]:
+        """What a compiler may assume beside ``start`` and ``end``: the conditions, and by what symbols can be divided.
+
+        Every divisor is there, since torch does not conclude from multiples of 64 to those of 16.
+        """
+        found = [
+            divides(divisor, symbol)
+            for symbol, held in self.ranges.items()
+            for divisor in sympy.divisors(held.multiple_of)
+            if divisor > 1
+        ]
+        return (*self.conditions, *found)
 
     def beside(self, binding: Mapping[sympy.Symbol, Number]) -> Bounds:
         """Return what is left to hold where these symbols have numbers, which are in their ranges."""
@@ -72,8 +86,7 @@ def bounds_of(capture: Capture, ranges: Mapping[str, Range]) -> Bounds:
             else:
                 conditions += _limits(expression, wanted)
                 hints |= _near_middle(axis, expression, wanted, capture.hints)
-    by_multiple = [divides(bounds.multiple_of, symbol) for symbol, bounds in found.items() if bounds.multiple_of > 1]
-    return Bounds(found, tuple(dict.fromkeys([*conditions, *by_multiple])), hints)
+    return Bounds(found, tuple(dict.fromkeys(conditions)), hints)
 
 
 def _check_int(axis: Axis, symbol: sympy.Symbol) -> None:

@@ -37,7 +37,7 @@ def for_bucket(
         bounds: what the bucket says of the symbols that it leaves open.
     """
     capture = program.capture
-    made = replace(program, bounds=bounds.ranges, assumed=bounds.conditions)
+    made = replace(program, bounds=bounds.ranges, assumed=bounds.assumptions)
     env, mode = fresh_environment()
     values: dict[sympy.Symbol, object] = dict(binding)
     for symbol, held in made.ranges.items():

@@ -1,0 +1,177 @@
+"""Padding: calls between two pinned sizes, served by the larger one where that is proved to be harmless."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+
+from fxbucket.axes import python_spelling
+from fxbucket.entry import Entry
+from fxbucket.journal import Journal
+from fxbucket.options import Options
+from fxbucket.pad_plan import Fill, Plan, UnpaddableError, make_plan
+from fxbucket.pad_trial import forward_trial, gradient_trial
+from fxbucket.passes.errors import FxbucketWarning, nearest
+from fxbucket.passes.program import Program
+from fxbucket.passes.rows import RowProof, prove_rows
+from fxbucket.passes.symbolic import Number, is_float_symbol
+from fxbucket.passes.text import axis_namer
+
+NOT_PADDED = object()
+"""Given back where a call cannot be padded."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """How one combination of sizes is served: by a larger bucket."""
+
+    entry: Entry
+    plan: Plan
+
+
+class Padding:
+    """Serves calls of one graph by padding them up to a pinned size.
+
+    Attributes:
+        refusals: why calls were not padded, in the order in which the reasons were found.
+    """
+
+    def __init__(self, program: Program, options: Options, journal: Journal, entries: Sequence[Entry]) -> None:
+        self.refusals: dict[str, None] = {}
+        self._program = program
+        self._options = options
+        self._journal = journal
+        self._entries = entries
+        self._ways: dict[tuple[Number, ...], _Way | None] = {}
+        self._proofs: dict[frozenset[sympy.Symbol], RowProof] = {}
+        self._tried: dict[tuple[int, frozenset[sympy.Symbol], bool], str] = {}
+        self._known_entries = -1
+        self._fills = _fills(program, options.pad_values)
+        self._lock = threading.RLock()
+
+    def serve(self, sizes: Mapping[sympy.Symbol, Number], named: Mapping[str, Number], args: tuple[Any, ...]) -> Any:
+        """Return a call's results, computed by the next larger bucket; :data:`NOT_PADDED` where none may serve it.
+
+        Args:
+            sizes: the value of each symbol in the call.
+            named: the same by the axes' names.
+            args: the call's arguments.
+        """
+        with self._lock:
+            if len(self._entries) != self._known_entries or len(self._ways) > _MOST_WAYS:
+                # Another pinned size may be nearer.
+                self._ways.clear()
+                self._known_entries = len(self._entries)
+            key = tuple(sizes.values())
+            if key not in self._ways:
+                self._ways[key] = self._way(sizes)
+            way = self._ways[key]
+            if way is None or way.entry.run is None:
+                return NOT_PADDED
+            if way.entry.emitted is None and self._options.compile_when == "background":
+                return NOT_PADDED
+            if not self._is_trusted(way, sizes, args):
+                self._ways[key] = None
+                return NOT_PADDED
+        padded = way.plan.arguments(args)
+        results = way.plan.finish(args, padded, way.entry.run(*padded))
+        way.entry.padded[tuple(named.items())] += 1
+        return results
+
+    def _way(self, sizes: Mapping[sympy.Symbol, Number]) -> _Way | None:
+        entry = self._next_larger(sizes)
+        if entry is None:
+            return None
+        changed = frozenset(symbol for symbol, value in entry.binding.items() if sizes.get(symbol, value) != value)
+        if self._options.padding == "proved":
+            proof = self._proof(changed)
+            if not proof.is_safe:
+                self._refuse("; ".join(map(str, proof.leaks)))
+                return None
+        try:
+            return _Way(entry, make_plan(self._program.capture, sizes, entry.binding, self._fills))
+        except UnpaddableError as error:
+            self._refuse(str(error))
+            return None
+
+    def _next_larger(self, sizes: Mapping[sympy.Symbol, Number]) -> Entry | None:
+        """Return the pinned bucket that holds these sizes with the fewest elements more; the first of equals."""
+        found: list[tuple[float, int, Entry]] = []
+        for number, entry in enumerate(self._entries):
+            if entry.bucket.ranges or entry.note or not _holds(entry.binding, sizes):
+                continue
+            growth = 1.0
+            for symbol, value in entry.binding.items():
+                growth *= value / max(sizes.get(symbol, value), 1) if not is_float_symbol(symbol) else 1
+            found.append((growth, number, entry))
+        return min(found)[2] if found else None
+
+    def _proof(self, symbols: frozenset[sympy.Symbol]) -> RowProof:
+        if symbols not in self._proofs:
+            safe = self._options.row_safe_ops
+            self._proofs[symbols] = prove_rows(self._program, symbols, row_safe_ops=safe, fills=self._fills)
+        return self._proofs[symbols]
+
+    def _is_trusted(self, way: _Way, sizes: Mapping[sympy.Symbol, Number], args: tuple[Any, ...]) -> bool:
+        """Whether what cannot be proved has passed a trial; one trial for each bucket and set of axes."""
+        with_gradients = self._program.capture.grad_enabled and torch.is_grad_enabled() and _follows_gradients(args)
+        if self._options.padding == "proved" and not with_gradients:
+            return True
+        entry, capture = way.entry, self._program.capture
+        changed = frozenset(symbol for symbol, value in entry.binding.items() if sizes.get(symbol, value) != value)
+        key = (id(entry), changed, with_gradients)
+        if key not in self._tried:
+            assert entry.run is not None  # the caller has looked
+            failed = ""
+            if self._options.padding == "tested":
+                failed = forward_trial(capture, way.plan, entry.run, args)
+            if with_gradients and not failed:
+                failed = gradient_trial(capture, way.plan, entry.run, args)
+            self._tried[key] = failed
+            if failed:
+                names = ", ".join(axis_namer(capture.axes)(symbol) for symbol in sorted(changed, key=str))
+                self._refuse(f"a trial of padding {names} to {entry.bucket} failed: {failed}")
+        return not self._tried[key]
+
+    def _refuse(self, reason: str) -> None:
+        if reason in self.refusals:
+            return
+        self.refusals[reason] = None
+        self._journal.unpadded(reason)
+        text = f"calls are not padded, and run symbolically compiled: {reason}"
+        warnings.warn(text, FxbucketWarning, stacklevel=2)
+
+
+_MOST_WAYS = 4096
+"""How many combinations of sizes are remembered at once."""
+
+
+def _holds(binding: Mapping[sympy.Symbol, Number], sizes: Mapping[sympy.Symbol, Number]) -> bool:
+    """Whether each size of a call is at most that of a bucket, and each float the same."""
+    return all(
+        sizes.get(symbol, value) == value if is_float_symbol(symbol) else 0 < sizes.get(symbol, value) <= value
+        for symbol, value in binding.items()
+    )
+
+
+def _follows_gradients(args: Sequence[Any]) -> bool:
+    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in args)
+
+
+def _fills(program: Program, given: Mapping[str, Fill]) -> dict[int, Fill]:
+    """Return what the padding of each argument holds, by its position."""
+    spelled: dict[str, int] = {}
+    for held in program.capture.placeholders:
+        if held.role == "input":
+            spelled.setdefault(python_spelling(held.source), held.index)
+    for name in given:
+        if name not in spelled and not program.capture.is_fragment and not program.capture.is_continuation:
+            text = f"pad_values: no argument of the captured graph is {name!r}; {nearest(name, spelled)}."
+            warnings.warn(text, FxbucketWarning, stacklevel=2)
+    return {spelled[name]: fill for name, fill in given.items() if name in spelled}
