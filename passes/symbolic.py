@@ -322,3 +322,22 @@ def conditions_in(env: ShapeEnv, symbols: frozenset[sympy.Symbol]) -> tuple[symp
         if free and free <= symbols:
             found.setdefault(guard.expr)
     return tuple(found)
+
+
+def assume(env: ShapeEnv, conditions: Iterable[sympy.Basic]) -> None:
+    """Make conditions that hold known in an environment, as if it had been asked for each of them and answered."""
+    for condition in conditions:
+        if not any(is_unbacked(symbol) for symbol in symbols_in(condition)):
+            env.evaluate_expr(condition)
+
+
+def asserted_at_run_time(env: ShapeEnv) -> tuple[sympy.Basic, ...]:
+    """Return the conditions on values that only the data decides, which a run checks."""
+    return tuple(checked.expr for found in env.deferred_runtime_asserts.values() for checked in found)
+
+
+@contextlib.contextmanager
+def without_modes() -> Iterator[None]:
+    """Let tensors be computed for real, whichever modes are active."""
+    with torch.utils._python_dispatch._disable_current_modes():
+        yield

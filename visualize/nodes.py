@@ -11,6 +11,7 @@ from torch import fx
 from fxbucket.passes.boundaries import module_stack
 from fxbucket.passes.captured import value_of
 from fxbucket.passes.regions import is_region_node
+from fxbucket.passes.source_line import source_line
 from fxbucket.passes.symbolic import SYMBOLIC_TYPES
 from fxbucket.passes.text import Namer, graph_text, node_text, value_text
 from fxbucket.visualize.labels import (
@@ -19,7 +20,6 @@ from fxbucket.visualize.labels import (
     op_title,
     shorten,
     signature_text,
-    source_line,
     without_addresses,
 )
 from fxbucket.visualize.sketch import Arrow, Box, Role
