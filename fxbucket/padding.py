@@ -128,11 +128,12 @@ class Padding:
         key = (id(entry), changed, with_gradients)
         if key not in self._tried:
             assert entry.run is not None  # the caller has looked
-            failed = ""
+            failed, calls = "", entry.counter[0]
             if self._options.padding == "tested":
                 failed = forward_trial(capture, way.plan, entry.run, args)
             if with_gradients and not failed:
                 failed = gradient_trial(capture, way.plan, entry.run, args)
+            entry.counter[0] = calls
             self._tried[key] = failed
             if failed:
                 names = ", ".join(axis_namer(capture.axes)(symbol) for symbol in sorted(changed, key=str))

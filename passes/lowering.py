@@ -146,7 +146,7 @@ class _Recorder(TorchDispatchMode):
     """Records every op that reaches the dispatcher, with what it was given and gave."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[AtenCall] = []
         self.node: fx.Node | None = None
         self.unknown: list[str] = []

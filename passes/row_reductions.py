@@ -186,5 +186,6 @@ def nll_loss(call: AtenCall, rows: Rows) -> Verdict:
     if rows.padded(target) and rows.padding(target) == call["ignore_index"] and rows.padding(target) is not None:
         return safe(UNKNOWN)
     return unsafe(
-        f"it reduces over every row, padded rows too, unless the padding of the targets is ignore_index ({call['ignore_index']})"
+        f"it reduces over every row, padded rows too, unless the padding of the targets is ignore_index "
+        f"({call['ignore_index']})"
     )

@@ -173,8 +173,9 @@ def test_hints_of_open_sizes_are_made_to_go_with_what_is_pinned():
     rows, k, wide = (capture.axis(name).symbol for name in ("rows", "k", "wide"))
     assert hints_beside(capture, {rows: 4}, {})[wide] == 8
     assert hints_beside(capture, {rows: 4}, {k: 3})[wide] == 12
+    assert hints_beside(capture, {rows: 4, wide: 12}, {})[k] == 3
     with pytest.raises(SizeError, match="name the other axes too"):
-        hints_beside(capture, {rows: 4, wide: 12}, {})
+        hints_beside(capture, {rows: 4, wide: 13}, {})
 
 
 def test_hints_go_with_a_guard_that_compares_axes_which_the_graph_does_not_hold():
