@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from fxbucket.passes.errors import FxbucketError as FxbucketError
     from fxbucket.passes.errors import FxbucketWarning as FxbucketWarning
     from fxbucket.saving import load as load
+    from fxbucket.suggest import suggest_sizes as suggest_sizes
 
-__all__ = ["Axis", "FxbucketError", "FxbucketWarning", "Range", "backend", "capture", "compile", "load"]
+__all__ = [
+    "Axis", "FxbucketError", "FxbucketWarning", "Range", "backend", "capture", "compile", "load", "suggest_sizes",
+]  # fmt: skip
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -33,6 +36,7 @@ _HOMES = {
     "capture": "fxbucket.capture",
     "compile": "fxbucket.compiled",
     "load": "fxbucket.saving",
+    "suggest_sizes": "fxbucket.suggest",
 }
 _PACKAGES = ("passes", "visualize")
 

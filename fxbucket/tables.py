@@ -1,4 +1,4 @@
-"""An explanation as tables: for a terminal, and for a notebook."""
+"""Explanations and suggestions as tables: for a terminal, and for a notebook."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
     from fxbucket.explain import Explanation, GraphFacts
+    from fxbucket.suggest import Suggestion
 
 _NOTHING = "nothing is captured yet: call the model, or warmup(...) it."
 
@@ -66,24 +70,16 @@ def tables_of(graph: GraphFacts) -> tuple[Table, ...]:
 
 def explanation_text(explanation: Explanation) -> str:
     """Return an explanation as tables for a terminal of 120 columns."""
-    from rich import table
-    from rich.console import Console
-
-    out = io.StringIO()
-    # Brackets in names and reasons are no markup.
-    console = Console(file=out, width=120, color_system=None, markup=False)
+    console = _console()
     if not explanation.graphs:
         console.print(_NOTHING)
     for number, graph in enumerate(explanation.graphs):
         console.print(_headline(number, graph))
         for one in tables_of(graph):
-            made = table.Table(*one.columns, title=one.title, title_justify="left")
-            for row in one.rows:
-                made.add_row(*row)
-            console.print(made)
+            console.print(_rich(one))
         if graph.eager_calls:
             console.print(_eager(graph))
-    return out.getvalue().rstrip()
+    return _printed(console)
 
 
 def explanation_html(explanation: Explanation) -> str:
@@ -95,6 +91,83 @@ def explanation_html(explanation: Explanation) -> str:
         if graph.eager_calls:
             parts.append(f"<p>{html.escape(_eager(graph))}</p>")
     return "\n".join(parts)
+
+
+def tables_of_suggestion(suggestion: Suggestion) -> tuple[Table, ...]:
+    """Return what each suggested size serves, and what the other ladders cost."""
+    steps = tuple(
+        (
+            str(step.size),
+            _number(step.calls),
+            f"{step.calls / suggestion.calls:.1%}",
+            _number(step.waste),
+            f"{step.waste / step.rows if step.rows else 0:.1%}",
+        )
+        for step in suggestion.steps
+    )
+    ladders = tuple(
+        (
+            ladder.name,
+            _number(ladder.waste),
+            f"{ladder.waste_share:.1%}",
+            _number(ladder.cost),
+            ", ".join(map(str, ladder.sizes)),
+        )
+        for ladder in (suggestion, *suggestion.ladders)
+    )
+    columns = ("size", "calls", "of all calls", "rows of padding", "of its rows")
+    return (
+        Table("sizes to pin", columns, steps),
+        Table("ladders", ("ladder", "rows of padding", "of all rows", "cost", "sizes"), ladders),
+    )
+
+
+def suggestion_text(suggestion: Suggestion) -> str:
+    """Return a suggestion as tables for a terminal of 120 columns."""
+    console = _console()
+    console.print(_suggestion_headline(suggestion))
+    for one in tables_of_suggestion(suggestion):
+        console.print(_rich(one))
+    return _printed(console)
+
+
+def suggestion_html(suggestion: Suggestion) -> str:
+    """Return a suggestion as HTML tables for a notebook."""
+    headline = f"<p><b>{html.escape(_suggestion_headline(suggestion))}</b></p>"
+    return "\n".join([headline, *(_html(table) for table in tables_of_suggestion(suggestion))])
+
+
+def _suggestion_headline(suggestion: Suggestion) -> str:
+    sizes, calls = (f"{_number(count)} {what}{'' if count == 1 else 's'}" for count, what in (
+        (len(suggestion.sizes), "size"), (suggestion.calls, "call"),
+    ))  # fmt: skip
+    return f"{sizes} for {calls}: {suggestion.waste_share:.1%} of all rows are padding"
+
+
+def _number(value: float) -> str:
+    """Return a count, or a weight that need not be whole."""
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    # Brackets in names and reasons are no markup.
+    return Console(file=io.StringIO(), width=120, color_system=None, markup=False)
+
+
+def _printed(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().rstrip()
+
+
+def _rich(table: Table) -> RichTable:
+    from rich import table as rich_table
+
+    made = rich_table.Table(*table.columns, title=table.title, title_justify="left")
+    for row in table.rows:
+        made.add_row(*row)
+    return made
 
 
 def _headline(number: int, graph: GraphFacts) -> str:
