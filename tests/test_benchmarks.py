@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import document
+from tests.benchmarks import document, request_sizes
 from tests.benchmarks.__main__ import benchmarks
 from tests.benchmarks.visualize_scale import measure
 
@@ -26,7 +26,7 @@ def entry(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_every_benchmark_is_listed_with_what_it_measures():
     known = benchmarks()
     assert "visualize_scale" in known
-    assert "document" not in known
+    assert not {"document", "request_sizes"} & set(known)
     assert all(known.values())
     done = entry()
     assert (done.returncode, done.stderr) == (0, "")
@@ -67,3 +67,15 @@ def test_drawings_are_measured():
         (kind, is_split) for kind in ("layers", "chain", "near", "far") for is_split in (False, True)
     ]
     assert all(row.num_bytes > 1000 and row.num_boxes >= 10 for row in rows)
+
+
+def test_the_table_of_request_sizes_is_what_its_module_draws():
+    table = request_sizes.request_sizes()
+    assert table == request_sizes.drawn()
+    assert list(table) == sorted(table)
+    assert sum(table.values()) == 20_000
+    assert min(table) >= 1
+    assert max(table) == request_sizes.LIMIT
+    # A heavy tail: half of the calls are short, and most rows are in the others.
+    assert sum(count for size, count in table.items() if size <= 512) > 10_000
+    assert sum(size * count for size, count in table.items() if size > 512) > 0.8 * sum(s * c for s, c in table.items())
