@@ -95,7 +95,7 @@ def call_plot(calls: Sequence[CallRecord], order: Sequence[str]) -> CallPlot | N
     if not calls:
         return None
     end = max(call.start + call.seconds for call in calls) or 1e-6
-    step = _nice(end / 6)
+    step = nice_step(end / 6)
     num_bins = min(_MAX_BINS, max(12, len(calls)))
     by_bucket: dict[str, list[CallRecord]] = defaultdict(list)
     for call in calls:
@@ -133,7 +133,7 @@ def _numbers(seconds: Sequence[float]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _nice(value: float) -> float:
+def nice_step(value: float) -> float:
     """Return 1, 2 or 5 times a power of ten, next above a value."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= value)
