@@ -1,4 +1,4 @@
-"""The command line: ``fxbucket demo``, ``render``, ``report``, ``explain``, ``cache`` and ``doctor``.
+"""The command line: ``fxbucket demo``, ``render``, ``report``, ``explain``, ``suggest``, ``cache`` and ``doctor``.
 
 Exit codes: 0 all is well, 1 something was run and is not as promised, 2 the command line itself is wrong, 3 something
 that the command needs is not installed.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import fxbucket
-from fxbucket import cache_commands
+from fxbucket import cache_commands, suggest_command
 
 if TYPE_CHECKING:
     from fxbucket.model_spec import Example
@@ -196,6 +196,9 @@ def report(
     fold: Any = "auto" if full is None else not full
     save_page(compiled, out, title=Path(model).name, fold=fold, source_links=source_links)
     typer.echo(f"{out}: {out.stat().st_size / 1e6:.1f} MB; open it in a browser")
+
+
+app.command()(suggest_command.suggest)
 
 
 @app.command()

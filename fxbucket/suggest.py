@@ -7,7 +7,7 @@ import math
 import operator
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -30,6 +30,11 @@ class Suggestion(Ladder):
     histogram: Mapping[int, Number] = field(repr=False)
     ladders: tuple[Ladder, ...] = field(repr=False)
 
+    def data(self) -> dict[str, Any]:
+        """Return all of it but the histogram as plain data, ready for JSON."""
+        ladders = [_plain(ladder) for ladder in self.ladders]
+        return {**_plain(self), "ladders": ladders}
+
     def __str__(self) -> str:
         from fxbucket.tables import suggestion_text
 
@@ -39,6 +44,13 @@ class Suggestion(Ladder):
         from fxbucket.tables import suggestion_html
 
         return suggestion_html(self)
+
+
+def _plain(ladder: Ladder) -> dict[str, Any]:
+    return {
+        "name": ladder.name, "sizes": list(ladder.sizes), "calls": ladder.calls, "waste": ladder.waste,
+        "waste_share": ladder.waste_share, "cost": ladder.cost, "steps": [asdict(step) for step in ladder.steps],
+    }  # fmt: skip
 
 
 def suggest_sizes(

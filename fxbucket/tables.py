@@ -158,7 +158,8 @@ def _console() -> Console:
 
 def _printed(console: Console) -> str:
     assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().rstrip()
+    # Rich fills the line of a title up with spaces.
+    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())
 
 
 def _rich(table: Table) -> RichTable:
