@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fxbucket.passes.program import Program
 from fxbucket.passes.text import condition_text
 from fxbucket.profile import Profile
+from fxbucket.suggest import Suggestion, suggest_sizes
 
 if TYPE_CHECKING:
     from fxbucket.dispatch import Dispatcher
@@ -76,7 +77,8 @@ class GraphFacts:
     """One captured graph; ``program`` is cut and with its decisions, symbolic.
 
     ``coverage`` says where ranges overlap and which sizes between them no bucket serves; ``sizes_seen`` how often each size
-    of an axis was called, by the axis's name; ``unpadded`` why calls were not padded though that was asked for.
+    of an axis was called, by the axis's name; ``suggested`` is what :func:`fxbucket.suggest_sizes` says of these, where some
+    call was not of a pinned size; ``unpadded`` why calls were not padded though that was asked for.
     """
 
     pieces: tuple[PieceFacts, ...]
@@ -87,6 +89,7 @@ class GraphFacts:
     unpadded: tuple[str, ...]
     misses: Mapping[str, int]
     sizes_seen: Mapping[str, Mapping[int, int]]
+    suggested: Mapping[str, Suggestion]
     eager_calls: int
     refusal: str
     source: str
@@ -136,6 +139,8 @@ class Explanation:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Suggestion):
+        return value.data()
     if is_dataclass(value):
         return {item.name: _plain(getattr(value, item.name)) for item in fields(value) if item.name not in _NOT_PLAIN}
     if isinstance(value, Mapping):
@@ -160,6 +165,7 @@ def _graph(dispatcher: Dispatcher) -> GraphFacts:
         for decision in program.decisions
         if not decision.admitted
     ]
+    misses, seen = dispatcher.misses, dispatcher.sizes_seen()
     return GraphFacts(
         pieces=tuple(
             PieceFacts(
@@ -183,14 +189,23 @@ def _graph(dispatcher: Dispatcher) -> GraphFacts:
         buckets=tuple(buckets),
         coverage=dispatcher.coverage,
         unpadded=dispatcher.unpadded,
-        misses=dispatcher.misses,
-        sizes_seen=dispatcher.sizes_seen(),
+        misses=misses,
+        sizes_seen=seen,
+        suggested=_suggested(seen, bool(misses)),
         eager_calls=dispatcher.eager_calls,
         refusal=program.capture.refusal,
         source=dispatcher.emitted.source,
         bucket_sources={str(entry.bucket): entry.emitted.source for entry in entries if entry.emitted is not None},
         program=program,
     )
+
+
+def _suggested(seen: Mapping[str, Mapping[int, int]], is_missed: bool) -> dict[str, Suggestion]:
+    """Return sizes to pin for each axis, from the calls so far; sizes 0 and 1 are captured on their own."""
+    if not is_missed:
+        return {}
+    histograms = {name: {size: count for size, count in sizes.items() if size > 1} for name, sizes in seen.items()}
+    return {name: suggest_sizes(sizes) for name, sizes in histograms.items() if sizes}
 
 
 def _bucket(entry: Entry, axes: Sequence[object]) -> BucketFacts:

@@ -65,10 +65,9 @@ def gradient_trial(capture: Capture, plan: Plan, function: Function, args: Seque
         padded = _gradients(capture, functools.partial(_padded_call, plan, function, kind="fill"), args)
     except RuntimeError as error:
         return f"its gradients cannot be computed: {error}"
-    pairs = [(one, other) for one, other in zip(padded, expected, strict=True) if one is not None or other is not None]
-    if any(one is None or other is None for one, other in pairs):
+    if [one is None for one in padded] != [one is None for one in expected]:
         return "its gradients reach other arguments than those of the captured graph"
-    different = _far([one for one, _ in pairs], [other for _, other in pairs])
+    different = _far([one for one in padded if one is not None], [one for one in expected if one is not None])
     return f"its gradients differ from those of the captured graph: {different}" if different else ""
 
 

@@ -65,6 +65,12 @@ def tables_of(graph: GraphFacts) -> tuple[Table, ...]:
     if graph.misses:
         misses = tuple((sizes, str(count)) for sizes, count in graph.misses.items())
         found.append(Table("misses", ("sizes", "calls"), misses))
+    if graph.suggested:
+        rows = tuple(
+            (name, ", ".join(map(str, suggestion.sizes)), f"{suggestion.waste_share:.1%}")
+            for name, suggestion in graph.suggested.items()
+        )
+        found.append(Table("sizes to pin, by the calls so far", ("axis", "sizes", "padding, if all calls are padded"), rows))
     return tuple(found)
 
 
