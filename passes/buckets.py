@@ -70,7 +70,8 @@ class Range:
             return self.hint
         if self.end is None:
             return max(self.first, -(-_NOT_SMALL // self.multiple_of) * self.multiple_of)
-        return max(self.first, (max(self.start, -self.end) + self.end) // 2 // self.multiple_of * self.multiple_of)
+        start = self.start if self.start > NO_LOWER_BOUND else min(self.end, 0)
+        return max(self.first, (start + self.end) // 2 // self.multiple_of * self.multiple_of)
 
     def common(self, other: Range) -> Range | None:
         """Return the range of what is in both, without a hint that is not; ``None`` where that is nothing."""

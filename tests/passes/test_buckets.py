@@ -18,6 +18,33 @@ def test_a_range_holds_both_its_ends_and_nothing_beyond(start: int, length: int,
     assert (size in bounds) is (start <= size <= start + abs(length))
 
 
+@given(ints, st.integers(0, 40), st.integers(1, 9), ints)
+def test_a_range_of_multiples_holds_those_alone(start: int, length: int, multiple_of: int, size: int):
+    members = [number for number in range(start, start + length + 1) if number % multiple_of == 0]
+    if not members:
+        with pytest.raises(OptionError, match="no multiple of"):
+            Range(start, start + length, multiple_of)
+        return
+    bounds = Range(start, start + length, multiple_of)
+    assert (bounds.first, bounds.last) == (members[0], members[-1])
+    assert (size in bounds) is (size in members)
+    assert bounds.middle in members
+    assert Range(start, start + length, multiple_of, hint=members[-1]).middle == members[-1]
+
+
+@given(ints, st.integers(0, 40), st.integers(1, 6), ints, st.integers(0, 40), st.integers(1, 6))
+def test_the_common_part_of_two_ranges_holds_what_both_hold(
+    start: int, length: int, by: int, other_start: int, other_length: int, other_by: int
+):
+    try:
+        left, right = Range(start, start + length, by), Range(other_start, other_start + other_length, other_by)
+    except OptionError:
+        return
+    common = left.common(right)
+    both = [size for size in range(-60, 100) if size in left and size in right]
+    assert [size for size in range(-60, 100) if common is not None and size in common] == both
+
+
 @given(ints, ints)
 def test_a_range_without_an_end_holds_every_size_from_its_start(start: int, size: int):
     assert (size in Range(start)) is (size >= start)
@@ -49,6 +76,21 @@ def test_a_range_refuses_what_is_no_range(start: Any, end: Any, said: str):
         Range(start, end)
     assert isinstance(caught.value, FxbucketError)
     assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"multiple_of": 0}, "multiple_of=0 is below 1"),
+        ({"multiple_of": 2.5}, "multiple_of=2.5 is not an int"),
+        ({"hint": 9}, r"hint=9 is not in 1\.\.8"),
+        ({"hint": "4"}, "hint='4' is not an int"),
+        ({"hint": 3, "multiple_of": 2}, r"hint=3 is not in 1\.\.8 by 2"),
+    ],
+)
+def test_a_range_refuses_multiples_and_hints_that_cannot_be(more: Any, said: str):
+    with pytest.raises(OptionError, match=said):
+        Range(1, 8, **more)
 
 
 def test_a_bucket_tells_sizes_from_ranges():
