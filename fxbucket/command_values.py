@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
+from fxbucket.passes.buckets import Extent, Range
 from fxbucket.passes.errors import OptionError
 
+_RANGE = re.compile(r"(\d+)\.\.(\d*)(?:\s+by\s+(\d+))?")
 _QUOTED_OR_COMMA = re.compile(r"""'[^']*'|"[^"]*"|\[[^\]]*\]|,""")
 
 
@@ -56,17 +58,36 @@ def sizes_of(texts: Iterable[str]) -> Any:
     return found
 
 
-def bucket_of(text: str) -> dict[str, int]:
-    """Return the sizes of one bucket for a text such as ``b=1,t=128``.
+def bucket_of(text: str) -> dict[str, Extent]:
+    """Return the extents of one bucket for a text such as ``b=1,t=128`` or ``t=256..4096 by 64``.
 
     Raises:
         OptionError: it is not of that form.
     """
-    found = _pairs(text, "--bucket")
-    for name, listed in found.items():
-        if len(listed) > 1:
-            raise OptionError(f"--bucket {text!r}: axis {name!r} has several sizes; a bucket has one.")
-    return {name: listed[0] for name, listed in found.items()}
+    found: dict[str, Extent] = {}
+    for part in _split(text):
+        name, equals, extent = (item.strip() for item in part.rpartition("="))
+        if not equals and found:
+            last = next(reversed(found))
+            raise OptionError(f"--bucket {text!r}: axis {last!r} has several sizes; a bucket has one, or a range.")
+        if not name:
+            raise OptionError(f"--bucket {text!r}: name the axis: tokens={extent} or x.shape[0]={extent}.")
+        if name in found:
+            raise OptionError(f"--bucket {text!r}: axis {name!r} stands there twice; a bucket has one size or range of it.")
+        bounds = _RANGE.fullmatch(extent)
+        try:
+            if bounds is None:
+                found[name] = int(extent)
+            else:
+                found[name] = Range(int(bounds[1]), int(bounds[2]) if bounds[2] else None, int(bounds[3] or 1))
+        except ValueError as error:
+            if isinstance(error, OptionError):
+                raise
+            raise OptionError(
+                f"--bucket {text!r}: {extent!r} is neither an int nor a range; write for example tokens=512, or "
+                f"tokens=256..4096 by 64."
+            ) from None
+    return found
 
 
 def size_of(text: str, option: str) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from fxbucket.passes.admit import Admit
-from fxbucket.passes.buckets import Bucket
+from fxbucket.passes.bound import Bound
+from fxbucket.passes.buckets import Bucket, Extent
 from fxbucket.passes.concretize import Concretize
 from fxbucket.passes.errors import OptionError, nearest
 from fxbucket.passes.pipeline import Pipeline
@@ -33,7 +34,7 @@ class View:
 
     Attributes:
         step: the name or number of a step of the trail; empty for the last.
-        bucket: the sizes that the program is made concrete for; ``None`` for the symbolic program, or where ``step`` asks
+        bucket: the sizes and ranges that the program is made for; ``None`` for the symbolic program, or where ``step`` asks
             for a concrete one for the first bucket that was admitted.
         piece: the name or number of one piece; empty for all of the program.
         against: another step to compare with; empty for none.
@@ -43,7 +44,7 @@ class View:
     """
 
     step: str = ""
-    bucket: dict[str, int] | None = None
+    bucket: Mapping[str, Extent] | None = None
     piece: str = ""
     against: str = ""
     theme: Literal["light", "dark"] = "light"
@@ -91,11 +92,12 @@ def render(program: Program, view: View, kind: Format, out: Path | None) -> None
 def steps_of(program: Program, view: View) -> list[tuple[str, Program]]:
     """Return every step by name: what was captured, each pass of the trail, and those that make it concrete if asked for."""
     trail = list(program.trail)
-    concrete = ("concretize", "verify")
+    concrete = ("concretize", "bound", "verify")
     asked = {view.step, view.against} & {*concrete, str(len(trail) + 1), str(len(trail) + 2)}
     if (view.bucket is not None or asked) and program.is_split:
         bucket = _bucket(program, view.bucket)
-        trail += Pipeline((Concretize(bucket, remaining="keep"), Verify()))(program).trail[len(trail) :]
+        sizing = Bound(bucket) if bucket.ranges else Concretize(bucket, remaining="keep")
+        trail += Pipeline((sizing, Verify()))(program).trail[len(trail) :]
     first = trail[0].before if trail else program
     return [(CAPTURED, first), *((step.name, _with_trail(trail, number)) for number, step in enumerate(trail))]
 
@@ -104,7 +106,7 @@ def _with_trail(trail: Sequence[Step], number: int) -> Program:
     return replace(trail[number].after, trail=tuple(trail[: number + 1]))
 
 
-def _bucket(program: Program, asked: dict[str, int] | None) -> Bucket:
+def _bucket(program: Program, asked: Mapping[str, Extent] | None) -> Bucket:
     if asked is None:
         admitted = [decision.bucket for decision in program.decisions if decision.admitted]
         if not admitted:

@@ -61,7 +61,7 @@ def _axis(axis: Axis, program: Program) -> dict[str, Any]:
         "name": axis.name,
         "read_by": list(axis.expressions),
         "symbol": str(axis.expression),
-        "range": str(axis.range),
+        "range": str(program.range_of(axis)),
         "hint": axis.hint,
         "size": program.binding.get(axis.symbol) if axis.symbol is not None else None,
     }

@@ -218,6 +218,10 @@ class Program:
         """The inclusive range of each symbol for which the program is valid."""
         return {**self.capture.ranges, **self.bounds}
 
+    def range_of(self, axis: Axis) -> Range:
+        """Return the inclusive sizes of an axis for which the program is valid."""
+        return axis.range if axis.symbol is None else self.bounds.get(axis.symbol, axis.range)
+
     @property
     def conditions(self) -> tuple[sympy.Basic, ...]:
         """What holds of symbols wherever the program is valid: the capture's guards, and what the bucket assumes."""

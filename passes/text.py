@@ -208,7 +208,7 @@ def program_text(program: Program) -> str:
         elif axis.symbol in program.binding:
             state = f"= {program.binding[axis.symbol]}"
         else:
-            state = f"in {axis.range}"
+            state = f"in {program.range_of(axis)}"
         lines.append(f"  axis {axis.name} {state}")
     lines += [f"  guard {condition_text(guard.condition, program.axes)}" for guard in program.capture.guards]
     for decision in program.decisions:

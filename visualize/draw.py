@@ -143,7 +143,7 @@ def _cluster(
 
 def facts_of(program: Program, num_nodes: int) -> tuple[str, ...]:
     """Return what a title says below itself: the bucket, the open axes, how many pieces and nodes."""
-    sizes = [f"{axis.name} in {axis.range}" for axis in program.axes if axis.symbol in program.open_symbols]
+    sizes = [f"{axis.name} in {program.range_of(axis)}" for axis in program.axes if axis.symbol in program.open_symbols]
     counts = f"{_counted(len(program.pieces), 'piece')}, " if program.pieces else ""
     lines = [f"for {program.bucket}" if program.bucket is not None else "", ", ".join(sizes)]
     return tuple(shorten(line, 100) for line in (*lines, counts + _counted(num_nodes, "node")) if line)

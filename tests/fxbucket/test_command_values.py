@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fxbucket.command_values import axes_of, bucket_of, size_of, sizes_of
+from fxbucket.passes.buckets import Range
 from fxbucket.passes.errors import OptionError
 
 NAMES = st.sampled_from(["b", "tokens", "x.shape[0]", "batch['a,b=c'].shape[1]", 'm["k"].shape[-1]', "xs[0].shape[2]"])
@@ -40,6 +41,11 @@ def test_combinations_are_read_back(combinations: list[dict[str, int]]):
     assert [bucket_of(text) for text in texts] == combinations
 
 
+def test_a_bucket_may_have_ranges():
+    assert bucket_of("b=1, x.shape[0]=256..4096 by 64") == {"b": 1, "x.shape[0]": Range(256, 4096, 64)}
+    assert bucket_of("t=8..") == {"t": Range(8)}
+
+
 def test_sizes():
     assert sizes_of(["t=1", "t=2"]) == {"t": [1, 2]}
     assert sizes_of(["b=1,t=2", "b=3"]) == [{"b": 1, "t": 2}, {"b": 3}]
@@ -58,6 +64,9 @@ def test_sizes():
         (lambda text: sizes_of([text]), "b=1,2,t=3", r"write each combination as its own --sizes"),
         (lambda text: sizes_of(["b=1,t=2", text]), "t=1,2", r"--sizes 't=1,2' lists sizes of one axis beside combinations"),
         (bucket_of, "t=1,2", r"--bucket 't=1,2': axis 't' has several sizes; a bucket has one"),
+        (bucket_of, "t=1..x", r"'1\.\.x' is neither an int nor a range; write for example"),
+        (bucket_of, "t=9..2", r"Range\(9, 2\) is empty"),
+        (bucket_of, "t=1,t=2", "axis 't' stands there twice"),
         (bucket_of, "7", r"--bucket '7': name the axis"),
     ],
 )

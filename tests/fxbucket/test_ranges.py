@@ -210,7 +210,9 @@ def test_a_function_may_decide_what_serves_a_miss():
 
     def on_miss(sizes: dict[str, int]) -> str:
         asked.append(dict(sizes))
-        return "eager" if sizes["rows"] < 6 else "dynamic" if sizes["rows"] < 9 else "error" if sizes["rows"] < 20 else "what"
+        return (
+            "eager" if sizes["rows"] < 6 else "dynamic" if sizes["rows"] < 9 else "error" if sizes["rows"] < 20 else "what"
+        )
 
     compiled = fxbucket.compile(scaled, axes={"rows": ROWS}, sizes={"rows": [4]}, on_miss=on_miss, compiler="eager")
     for rows in (4, 5, 8):

@@ -14,6 +14,7 @@ from fxbucket.passes.admit import decide, settled
 from fxbucket.passes.captured import value_of
 from fxbucket.passes.errors import AxisError, OptionError, PreconditionError, SizeError
 from fxbucket.passes.form import form_of
+from fxbucket.passes.plain_data import program_data
 from fxbucket.passes.ranges import bounds_of
 from fxbucket.passes.recreate import recreate
 from fxbucket.passes.symbolic import SYMBOLIC_TYPES, fake_mode_of, recorded_guards, symbols_in
@@ -150,6 +151,8 @@ def test_it_prints_what_it_bounds(split: Program):
     program = Bound(WIDE)(split)  # type: ignore[operator]
     assert str(program.trail[-1]).startswith("Bound(x.shape[0]=16..128 by 16)")
     assert "kept symbolic in 16..128 by 16" in str(program.trail[-1])
+    assert "axis x.shape[0] in 16..128 by 16" in str(program)
+    assert program_data(program)["axes"][0]["range"] == "16..128 by 16"
 
 
 def test_a_pinned_program_has_no_bounds(split: Program):
