@@ -222,5 +222,5 @@ def test_a_function_may_decide_what_serves_a_miss():
     assert [sizes["rows"] for sizes in asked] == [5, 8]
     with pytest.raises(fxbucket.FxbucketError, match="no bucket serves rows=9"):
         compiled(torch.randn(9, 2))
-    with pytest.raises(OptionError, match="answer of on_miss.*'what' is not possible"):
+    with pytest.raises(OptionError, match=r"answer of on_miss.*'what' is not possible"):
         compiled(torch.randn(30, 2))
