@@ -178,7 +178,7 @@ def compile(model: Callable[..., Any], **options: Any) -> Any:
     Args:
         model: a module or a function.
         **options: the fields of :class:`fxbucket.options.Options`, by name: ``sizes``, ``axes``, ``splitting_ops``,
-            ``on_miss``, ``compiler``, ``compile_when``, ``max_seen``, ``passes``, ``inductor_options``, ``debug_dir``.
+            ``ranges``, ``on_miss``, ``compiler`` and the others.
 
     Returns:
         A :class:`CompiledModule` for a module, a :class:`CompiledFunction` for a function.
