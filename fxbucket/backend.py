@@ -19,6 +19,7 @@ from fxbucket.dispatch import Dispatcher
 from fxbucket.entry import SavedEntry
 from fxbucket.explain import Explanation, explain
 from fxbucket.frame import current_call
+from fxbucket.gradients import check_backward
 from fxbucket.journal import Journal
 from fxbucket.options import Options
 from fxbucket.passes.admit import Admit
@@ -97,6 +98,7 @@ class Backend:
         journal = Journal(len(self.dispatchers), self.options.debug_dir)
         journal.captured(program)
         prepared = self.prepared(program, not self.dispatchers, (journal.step,))
+        check_backward(prepared)
         dispatcher = Dispatcher(prepared, self.options, self.builder, journal, self._background)
         journal.prepared(prepared, dispatcher.emitted.source)
         if saved is not None:

@@ -30,13 +30,14 @@ def reasons_to_keep_here(module: fx.GraphModule, ambient: Ambient) -> list[str]:
     graphs = [inner.graph for inner in module.modules() if isinstance(inner, fx.GraphModule)]
     nodes = [node for graph in graphs for node in graph.nodes]
     differentiates = _differentiates(nodes, ambient)
-    for op in dict.fromkeys(op for node in nodes for op in _ops_of(node.target)):
+    for op in dict.fromkeys(op for node in nodes for op in overloads_of(node.target)):
         if op.namespace not in _OF_TORCH and (kernels_read_by_tracing(op, differentiates) or is_op_rewritten(op)):
             found[f"calls {op.namespace}::{op._opname}, which is compiled into it and may be another op tomorrow"] = None
     return list(found)
 
 
-def _ops_of(target: Any) -> Iterator[torch._ops.OpOverload]:
+def overloads_of(target: Any) -> Iterator[torch._ops.OpOverload]:
+    """Yield the overloads that a node's target may call; nothing for what is no op."""
     if isinstance(target, torch._ops.OpOverload):
         yield target
     elif isinstance(target, torch._ops.OpOverloadPacket):

@@ -144,6 +144,18 @@ def kernels_read_by_tracing(op: Any, differentiates: bool) -> list[str]:
     return [*found, *(name for name, held in rules.items() if held)]
 
 
+def lacks_backward(op: Any) -> bool:
+    """Whether an op overload was made by ``torch.library.custom_op`` or ``triton_op`` and given no formula for its backward.
+
+    Stands for ``torch._library.custom_ops.OPDEFS``: such an op raises its error in the backward, and nothing public tells
+    before. Any other op without a formula of its own either is made of ops that have one, or torch warns of it.
+    """
+    from torch._library.custom_ops import OPDEFS
+
+    definition = OPDEFS.get(f"{op.namespace}::{op._opname}")
+    return definition is not None and definition._backward_fn is None
+
+
 def mark_dim_dynamic(tensor: torch.Tensor, dim: int) -> Callable[[], None]:
     """Make a dim dynamic for the capture that begins; returns what takes the mark away again.
 

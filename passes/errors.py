@@ -50,6 +50,10 @@ class CompileError(FxbucketError, RuntimeError):
     """A compiler failed on one piece for one bucket."""
 
 
+class GradientError(FxbucketError, RuntimeError):
+    """Gradients are recorded through an op that has no backward."""
+
+
 class StoppedError(FxbucketError, RuntimeError):
     """Compilation was given up because the process ends."""
 
