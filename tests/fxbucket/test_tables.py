@@ -60,7 +60,7 @@ def explained() -> Explanation:
 def test_a_notebook_shows_every_piece_axis_guard_and_bucket(explained: Explanation):
     (graph,) = explained.graphs
     shown = Cells(explained._repr_html_())
-    assert shown.captions == ["pieces", "axes", "guards", "buckets", "misses"]
+    assert shown.captions == ["pieces", "axes", "guards", "buckets", "misses", "sizes to pin, by the calls so far"]
     firsts = [row[0] for row in shown.rows]
     assert firsts == [
         "piece", *(piece.name for piece in graph.pieces), "axis", "rows", "the capture is valid while", *graph.guards,
