@@ -32,6 +32,7 @@ from fxbucket.passes.symbolic import (
     is_float_symbol,
     is_wrapper_subclass,
     symbols_in,
+    with_symbolic_decompositions,
 )
 
 
@@ -146,7 +147,7 @@ class _Recorder(TorchDispatchMode):
     """Records every op that reaches the dispatcher, with what it was given and gave."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own has no annotations
         self.calls: list[AtenCall] = []
         self.node: fx.Node | None = None
         self.unknown: list[str] = []
@@ -237,7 +238,7 @@ def lower(program: Program) -> Lowered:
         inputs = tuple(recorder.recorded(value) for value in values)
         assume(env, [guard.condition for guard in program.capture.guards])
         known = {guard.expr for guard in env.guards} | {guard.condition for guard in program.capture.guards}
-        with mode, program.capture.ambient.restored(), torch.no_grad(), recorder:
+        with mode, program.capture.ambient.restored(), torch.no_grad(), with_symbolic_decompositions(), recorder:
             given = _Interpreter(program.capture.module, recorder, mode).run(*values)
         outputs = tuple(_flat(recorder.recorded((given,))))
     except Exception as error:

@@ -185,7 +185,5 @@ def nll_loss(call: AtenCall, rows: Rows) -> Verdict:
         return Verdict(reasons={1: "it is scratch memory"})
     if rows.padded(target) and rows.padding(target) == call["ignore_index"] and rows.padding(target) is not None:
         return safe(UNKNOWN)
-    return unsafe(
-        f"it reduces over every row, padded rows too, unless the padding of the targets is ignore_index "
-        f"({call['ignore_index']})"
-    )
+    wanted = f"unless the padding of the targets is ignore_index ({call['ignore_index']})"
+    return unsafe(f"it reduces over every row, padded rows too, {wanted}")

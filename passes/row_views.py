@@ -148,8 +148,6 @@ def slice_(call: AtenCall, rows: Rows) -> Verdict:
         return unsafe(reason)
     if dim in rows.padded(result) and not _reaches_end(value, dim, call["end"]):
         return safe(_everywhere(value, rows), narrowed=True)
-    if dim in rows.padded(value) and dim not in rows.padded(result):
-        return safe(rows.of(value))
     return safe(rows.of(value))
 
 

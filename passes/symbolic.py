@@ -336,6 +336,13 @@ def asserted_at_run_time(env: ShapeEnv) -> tuple[sympy.Basic, ...]:
     return tuple(checked.expr for found in env.deferred_runtime_asserts.values() for checked in found)
 
 
+def with_symbolic_decompositions() -> contextlib.AbstractContextManager[object]:
+    """Return a context in which composite ops take symbolic sizes, as they do while Dynamo captures."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    return enable_python_dispatcher()
+
+
 @contextlib.contextmanager
 def without_modes() -> Iterator[None]:
     """Let tensors be computed for real, whichever modes are active."""
