@@ -27,6 +27,7 @@ from fxbucket.passes.pipeline import Pass as Pass
 from fxbucket.passes.pipeline import Pipeline as Pipeline
 from fxbucket.passes.program import Piece as Piece
 from fxbucket.passes.program import Program as Program
+from fxbucket.passes.rows import RowSafety as RowSafety
 from fxbucket.passes.split import Split as Split
 from fxbucket.passes.verify import Verify as Verify
 
@@ -44,6 +45,7 @@ __all__ = [
     "Pipeline",
     "Program",
     "Range",
+    "RowSafety",
     "Split",
     "Verify",
     "at_module",

@@ -13,7 +13,6 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxbucket.passes.captured import tensors_in, value_of
 from fxbucket.passes.metadata import MetadataMapper
@@ -23,6 +22,7 @@ from fxbucket.passes.symbolic import (
     Expression,
     FakeTensorMode,
     ShapeEnv,
+    TorchDispatchMode,
     adopt_symbol,
     asserted_at_run_time,
     assume,

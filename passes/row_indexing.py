@@ -90,9 +90,21 @@ def index(call: AtenCall, rows: Rows) -> Verdict:
     return unsafe(reason) if reason else safe(UNKNOWN)
 
 
+def _is_masked_fill(call: AtenCall) -> bool:
+    """Whether an index is one mask that lies along the first dims of ``self``, and one number is written where it says."""
+    (mask, *others) = call["indices"]
+    if mask is None or mask.dtype is not torch.bool or any(index is not None for index in others):
+        return False
+    along = call["self"].shape[: len(mask.shape)]
+    fits = len(along) == len(mask.shape) and all(map(same_size, mask.shape, along))
+    return fits and all(size == 1 for size in call["values"].shape) and not call["accumulate"]
+
+
 @RULES.rule("index_put", "index_put_", "_unsafe_index_put", "_index_put_impl_")
 def index_put(call: AtenCall, rows: Rows) -> Verdict:
     """Safe where indices are not padded: padded values then go to padding alone."""
+    if _is_masked_fill(call):
+        return safe(UNKNOWN)
     reason, dims, padded_index = _indexed(call, rows)
     if reason:
         return unsafe(reason)

@@ -93,7 +93,7 @@ def _reduced(call: AtenCall, value: TensorValue, element: Scalar | None) -> Scal
     return None
 
 
-@RULES.rule("cumsum", "cumsum_", "cumprod", "cumprod_", "cummax", "cummin", "logcumsumexp", "_cummax_helper")
+@RULES.rule("cumsum", "cumsum_", "cumprod", "cumprod_", "cummax", "cummin", "logcumsumexp")
 def scan(call: AtenCall, rows: Rows) -> Verdict:
     """An element is made from those before it, and padding comes after all that is real."""
     return safe(UNKNOWN)

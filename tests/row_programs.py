@@ -20,7 +20,6 @@ from tests.equality import tensors_of
 SIZES = {"a": 7, "b": 5}
 """The sizes at which a program is drawn and captured."""
 
-FLOATS = ("x", "y", "w", "z")
 DYNAMIC = {"a": ["x.shape[0]", "y.shape[1]", "i.shape[0]"], "b": ["y.shape[0]"]}
 
 UNARY = (
@@ -111,19 +110,22 @@ SIZED = (
     "{v} / {v}.shape[0]", "{v} + {v}.numel()", "torch.arange({v}.shape[0], dtype=torch.float64)",
     "torch.arange(1, {v}.shape[0], 2, dtype=torch.float64)", "torch.zeros({v}.shape[0], 3, dtype=torch.float64)",
     "torch.full((3,), float({v}.dim()), dtype=torch.float64)", "torch.eye({v}.shape[0], dtype=torch.float64)",
-    "torch.ones({v}.shape[0], {v}.shape[0], dtype=torch.float64).tril()", "torch.full((3,), {v}.shape[0], dtype=torch.float64)",
-    "torch.tensor({v}.shape[0]).double()", "torch.linspace(0, 1, {v}.shape[0], dtype=torch.float64)",
-    "{v}.new_ones({v}.shape[0] * 2, 3)", "torch.arange({v}.shape[0], 20, dtype=torch.float64)", "torch.randn(3).double()",
+    "torch.ones({v}.shape[0], {v}.shape[0], dtype=torch.float64).tril()",
+    "torch.full((3,), {v}.shape[0], dtype=torch.float64)", "torch.tensor({v}.shape[0]).double()",
+    "torch.linspace(0, 1, {v}.shape[0], dtype=torch.float64)", "{v}.new_ones({v}.shape[0] * 2, 3)",
+    "torch.arange({v}.shape[0], 20, dtype=torch.float64)", "torch.randn(3).double()",
     "torch.full(({v}.shape[0],), float('-inf'), dtype=torch.float64)", "{v}[: 9 - {v}.shape[0]]",
 )  # fmt: skip
 WRITES = (
-    "{v}.add_(1)", "{v}.mul_(2)", "{v}.relu_()", "{v}.fill_(3)", "{v}.zero_()", "{v}[0] = 4", "{v}[:, 0] = 4", "{v}[1:] = 4",
-    "{v}[:-1] = 4", "{v}[-1] = 4", "{v}[:-1].add_(1)", "{v}[1:].add_(1)", "{v}[::2].mul_(3)", "{v}.copy_({u})", "{v}.add_({u})",
-    "{v}[:2].copy_({u}[:2])", "w20[:{v}.shape[0]].add_(1)", "w20[:{v}.shape[0]] = {v}[:, 0]", "{v}.t().add_(1)",
-    "{v}.masked_fill_({m}, 0)", "{v}.index_put_((torch.tensor([0]),), {v}[0])", "{v}.scatter_(1, {i}.unsqueeze(1), 2)",
-    "{v}.cumsum_(0)", "{v}[{i}] = 1", "{v}[{m}] = 1", "{v}.index_copy_(0, {i}, {v})", "{v}.view(-1).add_(1)", "{v}.uniform_()",
-    "{v}.diagonal().add_(1)", "{v}.copy_({v}.flip(0))", "{v}.tril_()", "z[:2].add_({v}.sum())", "{v}.unsqueeze(0).mul_(2)",
-    "{v}[:, 1:].copy_({v}[:, :-1].clone())", "{v}[2:].zero_()", "w20.add_({v}.sum())", "w20[1:3].add_(1)",
+    "{v}.add_(1)", "{v}.mul_(2)", "{v}.relu_()", "{v}.fill_(3)", "{v}.zero_()", "{v}[0] = 4", "{v}[:, 0] = 4",
+    "{v}[1:] = 4", "{v}[:-1] = 4", "{v}[-1] = 4", "{v}[:-1].add_(1)", "{v}[1:].add_(1)", "{v}[::2].mul_(3)",
+    "{v}.copy_({u})", "{v}.add_({u})", "{v}[:2].copy_({u}[:2])", "w20[:{v}.shape[0]].add_(1)",
+    "w20[:{v}.shape[0]] = {v}[:, 0]", "{v}.t().add_(1)", "{v}.masked_fill_({m}, 0)",
+    "{v}.index_put_((torch.tensor([0]),), {v}[0])", "{v}.scatter_(1, {i}.unsqueeze(1), 2)", "{v}.cumsum_(0)",
+    "{v}[{i}] = 1", "{v}[{m}] = 1", "{v}.index_copy_(0, {i}, {v})", "{v}.view(-1).add_(1)", "{v}.uniform_()",
+    "{v}.diagonal().add_(1)", "{v}.copy_({v}.flip(0))", "{v}.tril_()", "z[:2].add_({v}.sum())",
+    "{v}.unsqueeze(0).mul_(2)", "{v}[:, 1:].copy_({v}[:, :-1].clone())", "{v}[2:].zero_()", "w20.add_({v}.sum())",
+    "w20[1:3].add_(1)",
 )  # fmt: skip
 MASKS = (
     "{v} > 0", "{v} == {u}", "torch.isfinite({v})", "~{m}", "{m} & {n}", "{m} | {n}",

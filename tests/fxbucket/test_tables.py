@@ -64,7 +64,7 @@ def test_a_notebook_shows_every_piece_axis_guard_and_bucket(explained: Explanati
     firsts = [row[0] for row in shown.rows]
     assert firsts == [
         "piece", *(piece.name for piece in graph.pieces), "axis", "rows", "the capture is valid while", *graph.guards,
-        "bucket", *(bucket.bucket for bucket in graph.buckets), "sizes", "rows=6",
+        "bucket", *(bucket.bucket for bucket in graph.buckets), "sizes", "rows=6", "axis", "rows",
     ]  # fmt: skip
     refused = next(row for row in shown.rows if row[0] == "rows=7")
     assert refused[1] == "refused"
