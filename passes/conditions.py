@@ -20,6 +20,13 @@ def holds(condition: Expression, values: Mapping[sympy.Symbol, Number]) -> bool 
     return bool(reduced)
 
 
+def divides(divisor: int, expression: sympy.Basic) -> sympy.Basic:
+    """Return the condition that an expression is a multiple of a number, as torch writes it."""
+    from torch.utils._sympy.functions import Mod
+
+    return sympy.Eq(Mod(expression, divisor), 0)
+
+
 def python_condition(condition: sympy.Basic) -> str:
     """Return a condition as Python source over its symbols' names: ``s77 % 8 == 0``."""
     from torch.utils._sympy.printers import PythonPrinter

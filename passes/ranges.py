@@ -9,8 +9,9 @@ import sympy
 
 from fxbucket.passes.buckets import NO_LOWER_BOUND, Range
 from fxbucket.passes.captured import Axis, Capture
+from fxbucket.passes.conditions import divides
 from fxbucket.passes.errors import SizeError
-from fxbucket.passes.symbolic import Number, divides, is_float_symbol, substitute, symbols_in
+from fxbucket.passes.symbolic import Number, is_float_symbol, substitute, symbols_in
 
 
 @dataclass(frozen=True)

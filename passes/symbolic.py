@@ -17,7 +17,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv as ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torch.utils._sympy.functions import Mod
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.reference import PythonReferenceAnalysis
@@ -136,11 +135,6 @@ def evaluate(expression: Expression, values: Mapping[sympy.Symbol, object]) -> N
         # sympy folds some quotients of ints into a power of -1, whose Python value is a float.
         result = int(result)
     return result  # type: ignore[no-any-return]
-
-
-def divides(divisor: int, expression: sympy.Basic) -> sympy.Basic:
-    """Return the condition that an expression is a multiple of a number, as torch writes it."""
-    return sympy.Eq(Mod(expression, divisor), 0)
 
 
 @dataclass(frozen=True)
