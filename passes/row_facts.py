@@ -28,16 +28,19 @@ class Contents:
     Attributes:
         padding: every element of the padding is this number.
         everywhere: every element of the whole tensor is this number.
+        below: every real element is an int of at least 0, and below this size.
     """
 
     padding: Scalar | None = None
     everywhere: Scalar | None = None
+    below: Expression | None = None
 
     @staticmethod
     def all(value: object, dtype: torch.dtype) -> Contents:
         """Return what is known of a tensor of this dtype that holds one number."""
         scalar = as_scalar(value, dtype)
-        return Contents(scalar, scalar)
+        is_index = isinstance(scalar, int) and not isinstance(scalar, bool) and scalar >= 0
+        return Contents(scalar, scalar, scalar + 1 if is_index and scalar is not None else None)
 
 
 UNKNOWN = Contents()
@@ -219,7 +222,12 @@ def fitting(parts: Iterable[Contents]) -> Contents:
     return Contents(
         first.padding if all(_same(part.padding, first.padding) for part in found) else None,
         first.everywhere if all(_same(part.everywhere, first.everywhere) for part in found) else None,
+        first.below if all(_same_bound(part.below, first.below) for part in found) else None,
     )
+
+
+def _same_bound(left: Expression | None, right: Expression | None) -> bool:
+    return left is not None and right is not None and same_size(left, right)
 
 
 def _same(left: Scalar | None, right: Scalar | None) -> bool:

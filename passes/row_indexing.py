@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sympy
 import torch
 
 from fxbucket.passes.lowering import AtenCall, TensorValue
-from fxbucket.passes.row_facts import UNKNOWN, Rows, RuleBook, Verdict, safe, same_size, unsafe
+from fxbucket.passes.row_facts import UNKNOWN, Contents, Rows, RuleBook, Verdict, is_nonnegative, safe, same_size, unsafe
 from fxbucket.passes.row_pointwise import misfit
+from fxbucket.passes.symbolic import Expression
 
 RULES = RuleBook()
 
@@ -28,26 +30,34 @@ def over_all(call: AtenCall, rows: Rows) -> Verdict:
 @RULES.rule("embedding")
 def embedding(call: AtenCall, rows: Rows) -> Verdict:
     """Each index reads one row of a table."""
-    return _read_from(call, rows, call["weight"], (0,))
+    return _read_from(call, rows, call["weight"], (0,), call["indices"])
 
 
 @RULES.rule("index_select")
 def index_select(call: AtenCall, rows: Rows) -> Verdict:
     """Each index reads one row."""
-    return _read_from(call, rows, call["self"], (call["dim"],))
+    return _read_from(call, rows, call["self"], (call["dim"],), call["index"])
 
 
 @RULES.rule("gather")
 def gather(call: AtenCall, rows: Rows) -> Verdict:
     """Along the other dims each index stands at the place that it reads."""
-    return _read_from(call, rows, call["self"], (call["dim"],))
+    return _read_from(call, rows, call["self"], (call["dim"],), call["index"])
 
 
-def _read_from(call: AtenCall, rows: Rows, table: TensorValue, dims: tuple[int, ...]) -> Verdict:
+def _read_from(
+    call: AtenCall, rows: Rows, table: TensorValue, dims: tuple[int, ...], index: TensorValue | None = None
+) -> Verdict:
     read = rows.padded_of(table, dims)
-    if read:
+    if read and not (index is not None and len(read) == 1 and _stays_real(index, table.shape[read[0]], rows)):
         return unsafe(f"it reads from {rows.axis(table, read)} where an index says, which may be a padded row")
-    return safe(UNKNOWN)
+    return safe(Contents(below=rows.of(table).below))
+
+
+def _stays_real(index: TensorValue, size: Expression, rows: Rows) -> bool:
+    """Whether an index surely names rows below a size, counted from the start, and so real ones where it is real itself."""
+    below = rows.of(index).below
+    return below is not None and is_nonnegative(sympy.expand(sympy.sympify(size) - sympy.sympify(below)))
 
 
 @RULES.rule("bucketize")
@@ -66,6 +76,7 @@ def _indexed(call: AtenCall, rows: Rows) -> tuple[str, tuple[int, ...], bool]:
     """Return why an index cannot be followed, the dims of ``self`` that it stands for, and whether an index is padded."""
     value: TensorValue = call["self"]
     dims: list[int] = []
+    bounded: set[int] = set()
     dim = 0
     for index in call["indices"]:
         if index is None:
@@ -75,9 +86,11 @@ def _indexed(call: AtenCall, rows: Rows) -> tuple[str, tuple[int, ...], bool]:
         if index.dtype in (torch.bool, torch.uint8) and rows.padded(index):
             return f"it reads where a mask over {rows.axis(index, rows.padded(index))} says: {_BY_DATA}", (), True
         dims += range(dim, dim + taken)
+        if taken == 1 and _stays_real(index, value.shape[dim], rows):
+            bounded.add(dim)
         dim += taken
     padded_index = any(rows.padded(index) for index in call["indices"] if index is not None)
-    at = rows.padded_of(value, dims)
+    at = tuple(dim for dim in rows.padded_of(value, dims) if dim not in bounded)
     if at:
         return f"it goes to {rows.axis(value, at)} where an index says, which may be a padded row", (), padded_index
     return "", tuple(dims), padded_index
@@ -87,7 +100,7 @@ def _indexed(call: AtenCall, rows: Rows) -> tuple[str, tuple[int, ...], bool]:
 def index(call: AtenCall, rows: Rows) -> Verdict:
     """Indices are broadcast to each other, and each reads one place of the dims that it stands for."""
     reason, _, _ = _indexed(call, rows)
-    return unsafe(reason) if reason else safe(UNKNOWN)
+    return unsafe(reason) if reason else safe(Contents(below=rows.of(call["self"]).below))
 
 
 def _is_masked_fill(call: AtenCall) -> bool:

@@ -17,11 +17,12 @@ from fxbucket.passes.row_facts import (
     Verdict,
     as_scalar,
     broadcast_dims,
+    is_nonnegative,
     safe,
     same_size,
     unsafe,
 )
-from fxbucket.passes.symbolic import without_modes
+from fxbucket.passes.symbolic import Expression, without_modes
 
 RULES = RuleBook()
 
@@ -60,7 +61,28 @@ def misfit(operand: TensorValue, result: TensorValue, rows: Rows) -> str:
 
 def pointwise_contents(call: AtenCall, result: TensorValue, rows: Rows) -> Contents:
     """Return what is known of the elements of a pointwise result."""
-    return Contents(_evaluated(call, result, rows, True), _evaluated(call, result, rows, False))
+    return Contents(_evaluated(call, result, rows, True), _evaluated(call, result, rows, False), _bound(call, result, rows))
+
+
+_KEEP_NUMBERS = frozenset({"aten::clone", "aten::detach", "aten::alias", "aten::lift_fresh", "aten::lift", "aten::_to_copy"})
+
+
+def _bound(call: AtenCall, result: TensorValue, rows: Rows) -> Expression | None:
+    """Return below what every element of a result of ints is, where none is negative and both are known."""
+    if result.dtype is not torch.int64:
+        return None
+    value = call.arguments.get("self")
+    below = rows.of(value).below if isinstance(value, TensorValue) and value.dtype is torch.int64 else None
+    if below is None:
+        return None
+    if call.op in _KEEP_NUMBERS:
+        return below
+    if call.op == "aten::add" and call.arguments.get("alpha", 1) == 1:
+        other = call["other"]
+        more = rows.of(other).everywhere if isinstance(other, TensorValue) else other
+        if isinstance(more, int) and not isinstance(more, bool) and more >= 0:
+            return below + more if isinstance(below, int) else sympy.Add(below, more)
+    return None
 
 
 def at_padding(operand: TensorValue, result: TensorValue, rows: Rows) -> Scalar | None:
@@ -177,6 +199,13 @@ def uninitialized(call: AtenCall, rows: Rows) -> Verdict:
 
 
 @RULES.rule("arange", sizes=("end",))
+def arange(call: AtenCall, rows: Rows) -> Verdict:
+    """Each element is made from its own index."""
+    start, step, end = call.arguments.get("start", 0), call.arguments.get("step", 1), call["end"]
+    counts = is_nonnegative(start) and isinstance(step, int) and step > 0 and isinstance(end, (int, sympy.Basic))
+    return safe(Contents(below=end) if counts and call.results[0].dtype is torch.int64 else UNKNOWN)
+
+
 @RULES.rule("eye", sizes=("n", "m"))
 def by_index(call: AtenCall, rows: Rows) -> Verdict:
     """Each element is made from its own index."""

@@ -98,7 +98,8 @@ def expand(call: AtenCall, rows: Rows) -> Verdict:
     if reason:
         return unsafe(reason)
     repeated = tuple(value.shape) != tuple(result.shape)
-    return safe(Contents(at_padding(value, result, rows), rows.of(value).everywhere), narrowed=repeated)
+    known = rows.of(value)
+    return safe(Contents(at_padding(value, result, rows), known.everywhere, known.below), narrowed=repeated)
 
 
 @RULES.rule("repeat", sizes=("repeats",))
@@ -110,7 +111,7 @@ def repeat(call: AtenCall, rows: Rows) -> Verdict:
         if repeats[dim + shift] != 1:
             return unsafe(f"it repeats {rows.axis(value, (dim,))}, and padding comes between")
     if any(rows.depends(count) for count in repeats):
-        return safe(Contents(rows.of(value).everywhere, rows.of(value).everywhere))
+        return safe(_everywhere(value, rows))
     return safe(rows.of(value))
 
 
@@ -152,8 +153,8 @@ def slice_(call: AtenCall, rows: Rows) -> Verdict:
 
 
 def _everywhere(value: TensorValue, rows: Rows) -> Contents:
-    everywhere = rows.of(value).everywhere
-    return Contents(everywhere, everywhere)
+    known = rows.of(value)
+    return Contents(known.everywhere, known.everywhere, known.below)
 
 
 @RULES.rule("slice_scatter")
@@ -229,7 +230,8 @@ def cat(call: AtenCall, rows: Rows) -> Verdict:
             return unsafe(f"it puts rows behind the padding of {rows.axis(value, (dim,))}")
     known = [rows.of(value) for value in held if rows.padded(value)]
     padding = fitting(known).padding if known else None
-    return safe(Contents(padding, fitting(rows.of(value) for value in held).everywhere))
+    all_of = fitting(rows.of(value) for value in held)
+    return safe(Contents(padding, all_of.everywhere, all_of.below))
 
 
 @RULES.rule("stack")

@@ -55,7 +55,12 @@ SAFE = [
     F + "avg_pool1d(x[:, None], 2)", "torch.randn(3) + w[:3]", "x.shape[0] * 2", "x.numel()",
     F + "scaled_dot_product_attention(*[x[:, None, None]] * 3)",
     F + "scaled_dot_product_attention(x[None, None], z[None, None], z[None, None])", "x.select_scatter(w, 0, 1)",
-    "x.slice_scatter(x[1:] * 2, 0, 1)", "(x > 0).float().mean(1)", "torch.nan_to_num(1 / x)", "x.to(torch.float16)",
+    "x[torch.arange(x.shape[0])]", "x[torch.arange(x.shape[0] - 1) + 1]", "x[torch.arange(0, x.shape[0], 2)]",
+    "x.index_select(0, torch.arange(x.shape[0]).clone())", "x.gather(0, torch.arange(x.shape[0])[:, None].expand(-1, 4))",
+    "y[torch.arange(y.shape[0])[:, None], torch.arange(y.shape[1])]",
+    "torch.arange(x.shape[0])[None].expand(3, -1)[torch.zeros(1, 1, dtype=torch.int64), torch.arange(x.shape[0])]",
+    "x[torch.stack([torch.arange(x.shape[0])] * 2)]", "x.slice_scatter(x[1:] * 2, 0, 1)",
+    "(x > 0).float().mean(1)", "torch.nan_to_num(1 / x)", "x.to(torch.float16)",
 ]  # fmt: skip
 
 UNSAFE = [
@@ -78,6 +83,10 @@ UNSAFE = [
     (F + "one_hot(i, 4)", "it reduces over dim 0 (a)"), ("torch.split(x, [x.shape[0] - 1, 1])[1]", "begins at a - 1"),
     ("torch.cat([x, z])", "rows behind the padding of dim 0 (a)"), ("x.repeat(2, 1)", "it repeats dim 0 (a)"),
     (F + "pad(x, (0, 0, 0, 1))", "it puts 1 rows behind"), ("x[i]", "where an index says, which may be a padded row"),
+    ("x[torch.arange(x.shape[0]) + 1]", "which may be a padded row"), ("x[torch.arange(x.shape[0]) - 1]", "padded row"),
+    ("x[-torch.arange(x.shape[0])]", "padded row"), ("x[torch.arange(x.shape[0]).flip(0)]", "turns around"),
+    ("x[torch.arange(20)]", "padded row"), ("x[torch.arange(x.shape[0]).to(torch.int8).long()]", "padded row"),
+    ("x[torch.arange(x.shape[0]).mul_(-1)]", "padded row"), ("x[torch.arange(x.shape[0], 2 * x.shape[0]) - 7]", "goes into"),
     ("x.index_select(0, i)", "which may be a padded row"), ("x.gather(0, i[:, None])", "which may be a padded row"),
     ("x[m]", "depends on the data"), ("x[x > 0]", "depends on the data"), ("x.nonzero()", "depends on the data"),
     ("x.masked_select(x > 0)", "depends on the data"), ("z.index_put((i,), x)", "where padded indices say"),
