@@ -16,9 +16,9 @@ from fxbucket.emit import Emitted
 from fxbucket.entries import EntryCompiler
 from fxbucket.entry import Entry, SavedEntry
 from fxbucket.journal import Journal
-from fxbucket.lookup import Lookup
+from fxbucket.lookup import Lookup, sizes_text
 from fxbucket.options import ON_MISS, Options, check_choice
-from fxbucket.padding import NOT_PADDED, Padding
+from fxbucket.padding import Padding
 from fxbucket.passes.admit import binding_for, settled
 from fxbucket.passes.buckets import Bucket
 from fxbucket.passes.coverage import holes, overlaps
@@ -38,6 +38,8 @@ class Dispatcher:
         program: the graph, cut and with its admitted buckets; symbolic.
         entries: every bucket that was admitted or pinned, in order.
         dynamic: the symbolic compilations that serve misses.
+        lookup: which entry serves which sizes.
+        missed: how often no bucket served a combination of sizes, by the axes' names.
         coverage: where the ranges that were asked for overlap, and what lies between them.
         eager_calls: how many calls ran the captured graph as it is.
         emitted: the look-up in front of the buckets.
@@ -51,16 +53,19 @@ class Dispatcher:
         self.entries: list[Entry] = []
         self.dynamic: list[Entry] = []
         self.coverage = (*map(str, overlaps(options.buckets)), *map(str, holes(options.buckets)))
-        self._missed_sizes: Counter[tuple[tuple[str, Number], ...]] = Counter()
+        self.missed: Counter[tuple[tuple[str, Number], ...]] = Counter()
         self.eager_calls = 0
         self._options = options
         self._lock = threading.RLock()
         self._background = background
         self._compiler = EntryCompiler(program, builder, journal, self._refused, self._run_as_captured)
         self._warned_of_overlap = self._warned_of_failure = False
-        self._lookup = Lookup(program)
+        self.lookup = Lookup(program)
+        if options.on_miss == "pad":
+            self.lookup.padded = {}
         self.emitted = self._prepare()
-        self._padding = Padding(program, options, journal, self.entries) if options.may_pad else None
+        may_pad = options.may_pad and not program.capture.refusal
+        self._padding = Padding(program, options, journal, self.entries, self.lookup) if may_pad else None
 
     def compile_all(self, with_dynamic: bool = False) -> None:
         """Compile every admitted bucket that is not compiled yet.
@@ -127,30 +132,30 @@ class Dispatcher:
         for decision in self.program.decisions:
             if decision.admitted:
                 binding, bounds = settled(capture, decision.bucket)
-                if self._lookup.uses.keys() >= {*binding, *bounds.ranges, *symbols_in(bounds.conditions)}:
+                if self.lookup.uses.keys() >= {*binding, *bounds.ranges, *symbols_in(bounds.conditions)}:
                     self._enter(Entry(decision.bucket, binding, bounds=bounds))
         if self._options.pins_seen:
-            self._lookup.pin_any()
-        return self._lookup.emitted(self._missed, self._run_overlapping)
+            self.lookup.pin_any()
+        return self.lookup.emitted(self._missed, self._run_overlapping)
 
     def _enter(self, entry: Entry) -> None:
         """Make an entry known to the look-up; its first call compiles it if nothing did before."""
 
         def first_call(*args: Any) -> Any:
             if self._background is not None:
-                return self._run_dynamic(self._lookup.sizes(args), args)
+                return self._run_dynamic(self.lookup.sizes(args), args)
             with self._lock:
                 if entry.emitted is None:
                     # What the entry leaves open is best tried at the sizes that do occur beside it.
-                    entry.hints = self._lookup.sizes(args)
+                    entry.hints = self.lookup.sizes(args)
                     self._compiler.compile_now(entry)
                 assert entry.run is not None  # the compilation has put it there
                 return entry.run(*args)
 
         entered = (
-            self._lookup.add_range(entry, entry.bounds, first_call)
+            self.lookup.add_range(entry, entry.bounds, first_call)
             if entry.bucket.ranges
-            else (self._lookup.pin(entry, first_call))
+            else (self.lookup.pin(entry, first_call))
         )
         if entered:
             self.entries.append(entry)
@@ -162,20 +167,24 @@ class Dispatcher:
 
     def _missed(self, args: tuple[Any, ...]) -> Any:
         """Serve a call whose sizes no table holds."""
-        sizes = self._lookup.sizes(args)
-        if self._options.pins_seen and self._lookup.uses and self._is_pinnable(sizes):
+        sizes = self.lookup.sizes(args)
+        if self._options.pins_seen and self.lookup.uses and self._is_pinnable(sizes):
             with self._lock:
                 if len(self.entries) < self._options.max_seen:
-                    entry = Entry(Bucket.of(self._by_name(sizes)), sizes)
+                    entry = Entry(Bucket.of(self.lookup.by_name(sizes)), sizes)
                     self._enter(entry)
                     if self._background is not None:
                         self._compile_behind(entry)
                     return self.emitted.function(*args)
-        named = self._by_name(sizes, fixed=True)
-        text = _sizes_text(named)
-        self._missed_sizes[tuple(named.items())] += 1
+        named = self.lookup.all_by_name(sizes)
+        text = sizes_text(named)
         on_miss = self._answer(named)
         self._journal.missed(text, on_miss)
+        if on_miss == "pad" and self._padding is not None:
+            padded = self._padding.function(sizes, args)
+            if padded is not None:
+                return padded(*args)
+        self.missed[tuple(named.items())] += 1
         if on_miss == "error" and named:
             pinned = "; ".join(str(bucket) for bucket in self._options.buckets) or "none"
             raise MissError(
@@ -183,34 +192,12 @@ class Dispatcher:
             )
         if on_miss == "eager":
             return self._run_as_captured(*args)
-        if on_miss == "pad" and self._padding is not None:
-            results = self._padding.serve(sizes, self._by_name(sizes), args)
-            if results is not NOT_PADDED:
-                return results
         return self._run_dynamic(sizes, args)
 
     @property
     def unpadded(self) -> tuple[str, ...]:
         """Why calls were not padded though that was asked for."""
         return () if self._padding is None else tuple(self._padding.refusals)
-
-    @property
-    def misses(self) -> dict[str, int]:
-        """How often no bucket served a combination of sizes, by the axes' names."""
-        return {_sizes_text(dict(sizes)): count for sizes, count in self._missed_sizes.items()}
-
-    def sizes_seen(self) -> dict[str, dict[int, int]]:
-        """Return how often each size of an axis was called, by the axis's name."""
-        calls = [(dict(sizes), count) for sizes, count in self._missed_sizes.items()]
-        calls += [(entry.bucket.sizes, entry.calls) for entry in self.entries if not entry.bucket.ranges]
-        calls += [(self._by_name(self._lookup.named(sizes)), count) for sizes, count in self._lookup.seen.copy().items()]
-        found: dict[str, dict[int, int]] = {}
-        for sizes, count in calls:
-            for name, size in sizes.items():
-                if isinstance(size, int) and count:
-                    known = found.setdefault(name, {})
-                    known[size] = known.get(size, 0) + count
-        return found
 
     def _answer(self, named: Mapping[str, Number]) -> str:
         """Return what ``on_miss`` says of these sizes."""
@@ -224,14 +211,14 @@ class Dispatcher:
     def _is_pinnable(self, sizes: Mapping[sympy.Symbol, Number]) -> bool:
         """Whether the sizes by the axes' names say all: not where two expressions of one axis differ in this call."""
         try:
-            binding = binding_for(self.program.capture, self._by_name(sizes))
+            binding = binding_for(self.program.capture, self.lookup.by_name(sizes))
         except SizeError:
             return False
         return all(sizes.get(symbol, value) == value for symbol, value in binding.items())
 
     def _refused(self, args: tuple[Any, ...]) -> Any:
         """Serve a call that a bucket was found for, but whose other sizes break a condition of its compilation."""
-        return self._run_dynamic(self._lookup.sizes(args), args)
+        return self._run_dynamic(self.lookup.sizes(args), args)
 
     def _run_dynamic(self, sizes: Mapping[sympy.Symbol, Number], args: tuple[Any, ...]) -> Any:
         function = None
@@ -261,14 +248,6 @@ class Dispatcher:
             self._compile_behind(entry)
         return None
 
-    def _by_name(self, sizes: Mapping[sympy.Symbol, Number], fixed: bool = False) -> dict[str, Number]:
-        """Return sizes by the axes' names; with ``fixed`` also the axes that the user named and the capture fixed."""
-        axes = self.program.axes
-        named = {axis.name: sizes[axis.symbol] for axis in axes if axis.symbol in sizes and axis.symbol is not None}
-        if fixed:
-            named |= {axis.name: axis.hint for axis in axes if axis.is_fixed and axis.named}
-        return named
-
     def _run_overlapping(self, *args: Any) -> Any:
         if not self._warned_of_overlap:
             self._warned_of_overlap = True
@@ -289,7 +268,3 @@ class Dispatcher:
         result = self.program.capture.module.forward(*args)
         recorder.record(self._compiler.number, "as captured", (), [started, recorder.clock()])
         return result
-
-
-def _sizes_text(named: Mapping[str, Number]) -> str:
-    return ", ".join(f"{name}={size}" for name, size in named.items()) or "no axis"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from fxbucket.lookup import sizes_text
 from fxbucket.passes.program import Program
 from fxbucket.passes.text import condition_text
 from fxbucket.profile import Profile
@@ -165,7 +166,7 @@ def _graph(dispatcher: Dispatcher) -> GraphFacts:
         for decision in program.decisions
         if not decision.admitted
     ]
-    misses, seen = dispatcher.misses, dispatcher.sizes_seen()
+    misses, seen = _misses(dispatcher), _sizes_seen(dispatcher)
     return GraphFacts(
         pieces=tuple(
             PieceFacts(
@@ -198,6 +199,32 @@ def _graph(dispatcher: Dispatcher) -> GraphFacts:
         bucket_sources={str(entry.bucket): entry.emitted.source for entry in entries if entry.emitted is not None},
         program=program,
     )
+
+
+def _misses(dispatcher: Dispatcher) -> dict[str, int]:
+    """Return how often no bucket was for a combination of sizes, padded or not, by the axes' names."""
+    found = dispatcher.missed.copy()
+    for entry in dispatcher.entries:
+        found += entry.padded
+    return {sizes_text(dict(sizes)): count for sizes, count in found.items()}
+
+
+def _sizes_seen(dispatcher: Dispatcher) -> dict[str, dict[int, int]]:
+    """Return how often each size of an axis was called, by the axis's name."""
+    lookup = dispatcher.lookup
+    calls = [(dict(sizes), count) for sizes, count in dispatcher.missed.copy().items()]
+    calls += [(lookup.by_name(lookup.named(sizes)), count) for sizes, count in lookup.seen.copy().items()]
+    for entry in dispatcher.entries:
+        calls += [(dict(sizes), count) for sizes, count in entry.padded.copy().items()]
+        if not entry.bucket.ranges:
+            calls.append((entry.bucket.sizes, entry.calls))
+    found: dict[str, dict[int, int]] = {}
+    for sizes, count in calls:
+        for name, size in sizes.items():
+            if isinstance(size, int) and count:
+                known = found.setdefault(name, {})
+                known[size] = known.get(size, 0) + count
+    return found
 
 
 def _suggested(seen: Mapping[str, Mapping[int, int]], is_missed: bool) -> dict[str, Suggestion]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import sympy
@@ -11,11 +11,12 @@ from fxbucket.emit import Emitted, RangeTest, dispatch_function, key_function
 from fxbucket.entry import Entry
 from fxbucket.passes.aliasing import exposed_placeholders
 from fxbucket.passes.discover import cheapest_use
-from fxbucket.passes.program import Program
+from fxbucket.passes.program import Program, SymbolUse
 from fxbucket.passes.ranges import Bounds
 from fxbucket.passes.symbolic import Number
 
 Function = Callable[..., Any]
+Table = tuple[list[SymbolUse], Mapping[Any, Function]]
 
 
 class Lookup:
@@ -23,12 +24,14 @@ class Lookup:
 
     Attributes:
         uses: where a call's arguments hold each symbol.
+        padded: functions that pad a call and serve it, by the sizes of all symbols in order; ``None`` where no call is.
         seen: how often each combination of sizes was served by a range, by the sizes of all symbols in order.
     """
 
     def __init__(self, program: Program) -> None:
         found = {symbol: cheapest_use(program, symbol) for symbol in program.capture.hints}
         self.uses = {symbol: use for symbol, use in found.items() if use is not None}
+        self.padded: dict[Any, Function] | None = None
         self.seen: dict[Any, int] = {}
         self._program = program
         self._read = key_function(list(self.uses.values())).function
@@ -43,6 +46,16 @@ class Lookup:
     def named(self, values: Any) -> dict[sympy.Symbol, Number]:
         """Return values in the order of ``uses``, alone where there is one symbol, by their symbols."""
         return dict(zip(self.uses, values if len(self.uses) != 1 else (values,), strict=True))
+
+    def by_name(self, sizes: Mapping[sympy.Symbol, Number]) -> dict[str, Number]:
+        """Return the values of symbols by the names of the axes that they are."""
+        axes = self._program.axes
+        return {axis.name: sizes[axis.symbol] for axis in axes if axis.symbol in sizes and axis.symbol is not None}
+
+    def all_by_name(self, sizes: Mapping[sympy.Symbol, Number]) -> dict[str, Number]:
+        """Return the same, and the axes that the user named and the capture fixed."""
+        fixed = {axis.name: axis.hint for axis in self._program.axes if axis.is_fixed and axis.named}
+        return self.by_name(sizes) | fixed
 
     def pin_any(self) -> None:
         """Make room for entries that pin every symbol and come later."""
@@ -82,9 +95,16 @@ class Lookup:
             missed: gets the arguments of a call that nothing serves.
             overlapping: runs a call whose arguments share memory that the graph writes to.
         """
-        tables = [([self.uses[symbol] for symbol in symbols], table) for symbols, table in self._tables.items()]
+        tables: list[Table] = [([self.uses[symbol] for symbol in symbols], table) for symbols, table in self._tables.items()]
+        if self.padded is not None:
+            tables.append((list(self.uses.values()), self.padded))
         capture = self._program.capture
         ranged = (self._tests, self._ranged, self.seen)
         return dispatch_function(
             tables, missed, capture.written, exposed_placeholders(capture), overlapping, self.uses, ranged
         )
+
+
+def sizes_text(named: Mapping[str, Number]) -> str:
+    """Return sizes as people read them: ``batch=2, tokens=16``."""
+    return ", ".join(f"{name}={size}" for name, size in named.items()) or "no axis"

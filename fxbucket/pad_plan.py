@@ -32,6 +32,8 @@ class PaddedArgument:
         strides: the larger one's strides, in elements.
         dims: the dims that grow.
         fill: what its padding holds.
+        amounts: how much each dim grows behind its own rows, as ``torch.nn.functional.pad`` takes it; ``None`` where the
+            larger tensor is not contiguous.
     """
 
     position: int
@@ -39,9 +41,12 @@ class PaddedArgument:
     strides: tuple[int, ...]
     dims: tuple[int, ...]
     fill: Fill
+    amounts: tuple[int, ...] | None = None
 
     def padded(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a larger copy of the argument; autograd follows it."""
+        if self.amounts is not None:
+            return torch.nn.functional.pad(tensor, self.amounts, value=self.fill)
         if any(self.strides[dim] == 0 for dim in self.dims):
             # All rows are one row of memory, so there may as well be more of them.
             return tensor.as_strided(self.shape, self.strides)
@@ -72,10 +77,10 @@ class Own:
     def of(self, result: torch.Tensor) -> torch.Tensor:
         """Return the call's own part of a result: a view where its strides are those of the call, else a copy."""
         view = _narrowed(result, self.shape)
-        same = all(
-            one == other for one, other, size in zip(view.stride(), self.strides, self.shape, strict=True) if size > 1
-        )
-        if same or 0 in self.shape:
+        strides = view.stride()
+        if strides == self.strides or 0 in self.shape:
+            return view
+        if all(one == other for one, other, size in zip(strides, self.strides, self.shape, strict=True) if size > 1):
             return view
         made = torch.empty_strided(self.shape, self.strides, dtype=view.dtype, device=view.device)
         return made.copy_(view)
@@ -134,8 +139,8 @@ def _own(results: Any, plan: Any, args: Sequence[Any]) -> Any:
 
 
 def _narrowed(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    for dim, size in enumerate(shape):
-        if tensor.shape[dim] != size:
+    for dim, (own, size) in enumerate(zip(tensor.shape, shape, strict=True)):
+        if own != size:
             tensor = tensor.narrow(dim, 0, size)
     return tensor
 
@@ -199,7 +204,19 @@ def _padded_argument(
     if not dims and strides != _all(value.stride(), sizes):
         # Only the strides depend on the size: a narrow part of something larger.
         return [PaddedArgument(position, shape, strides, (), fill)]
-    return [PaddedArgument(position, shape, strides, dims, fill)] if dims else []
+    if not dims:
+        return []
+    amounts = None
+    if 0 not in shape and strides == _contiguous(shape):
+        amounts = tuple(part for old, new in reversed(list(zip(now, shape, strict=True))) for part in (0, new - old))
+    return [PaddedArgument(position, shape, strides, dims, fill, amounts)]
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * size)
+    return tuple(strides)
 
 
 def _overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:

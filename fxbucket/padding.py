@@ -14,6 +14,7 @@ import torch
 from fxbucket.axes import python_spelling
 from fxbucket.entry import Entry
 from fxbucket.journal import Journal
+from fxbucket.lookup import Lookup
 from fxbucket.options import Options
 from fxbucket.pad_plan import Fill, Plan, UnpaddableError, make_plan
 from fxbucket.pad_trial import forward_trial, gradient_trial
@@ -23,16 +24,29 @@ from fxbucket.passes.rows import RowProof, prove_rows
 from fxbucket.passes.symbolic import Number, is_float_symbol
 from fxbucket.passes.text import axis_namer
 
-NOT_PADDED = object()
-"""Given back where a call cannot be padded."""
-
 
 @dataclass(frozen=True, eq=False)
-class _Way:
-    """How one combination of sizes is served: by a larger bucket."""
+class PaddedCall:
+    """Serves calls of one combination of sizes by a larger bucket.
+
+    Attributes:
+        entry: the larger bucket.
+        plan: how arguments grow and results are cut.
+        sizes: the sizes of the calls, by the axes' names.
+    """
 
     entry: Entry
     plan: Plan
+    sizes: tuple[tuple[str, Number], ...]
+
+    def __call__(self, *args: Any) -> Any:
+        """Pad a call, run it, and return its own results."""
+        run, plan = self.entry.run, self.plan
+        assert run is not None  # there is none of these before
+        padded = plan.arguments(args)
+        results = plan.finish(args, padded, run(*padded))
+        self.entry.padded[self.sizes] += 1
+        return results
 
 
 class Padding:
@@ -42,49 +56,60 @@ class Padding:
         refusals: why calls were not padded, in the order in which the reasons were found.
     """
 
-    def __init__(self, program: Program, options: Options, journal: Journal, entries: Sequence[Entry]) -> None:
+    def __init__(
+        self, program: Program, options: Options, journal: Journal, entries: Sequence[Entry], lookup: Lookup
+    ) -> None:
         self.refusals: dict[str, None] = {}
         self._program = program
         self._options = options
         self._journal = journal
         self._entries = entries
-        self._ways: dict[tuple[Number, ...], _Way | None] = {}
+        self._lookup = lookup
+        self._refused: set[tuple[Number, ...]] = set()
         self._proofs: dict[frozenset[sympy.Symbol], RowProof] = {}
         self._tried: dict[tuple[int, frozenset[sympy.Symbol], bool], str] = {}
         self._known_entries = -1
         self._fills = _fills(program, options.pad_values)
         self._lock = threading.RLock()
 
-    def serve(self, sizes: Mapping[sympy.Symbol, Number], named: Mapping[str, Number], args: tuple[Any, ...]) -> Any:
-        """Return a call's results, computed by the next larger bucket; :data:`NOT_PADDED` where none may serve it.
+    def function(self, sizes: Mapping[sympy.Symbol, Number], args: tuple[Any, ...]) -> PaddedCall | None:
+        """Return what serves calls of these sizes by the next larger bucket; ``None`` where none may serve them now.
 
         Args:
             sizes: the value of each symbol in the call.
-            named: the same by the axes' names.
             args: the call's arguments.
         """
         with self._lock:
-            if len(self._entries) != self._known_entries or len(self._ways) > _MOST_WAYS:
-                # Another pinned size may be nearer.
-                self._ways.clear()
-                self._known_entries = len(self._entries)
             key = tuple(sizes.values())
-            if key not in self._ways:
-                self._ways[key] = self._way(sizes)
-            way = self._ways[key]
-            if way is None or way.entry.run is None:
-                return NOT_PADDED
-            if way.entry.emitted is None and self._options.compile_when == "background":
-                return NOT_PADDED
-            if not self._is_trusted(way, sizes, args):
-                self._ways[key] = None
-                return NOT_PADDED
-        padded = way.plan.arguments(args)
-        results = way.plan.finish(args, padded, way.entry.run(*padded))
-        way.entry.padded[tuple(named.items())] += 1
-        return results
+            if len(self._entries) != self._known_entries or len(self._refused) > _MOST_SIZES:
+                # Another pinned size may be nearer.
+                self._forget()
+            if key in self._refused:
+                return None
+            made = self._way(sizes)
+            if made is None:
+                self._refused.add(key)
+                return None
+            is_background = self._options.compile_when == "background"
+            if made.entry.run is None or (made.entry.emitted is None and is_background):
+                return None
+            if not self._is_trusted(made, sizes, args):
+                self._refused.add(key)
+                return None
+            if self._lookup.padded is not None:
+                if len(self._lookup.padded) >= _MOST_SIZES:
+                    self._lookup.padded.clear()
+                # From now on the look-up finds it at once.
+                self._lookup.padded[key if len(key) != 1 else key[0]] = made
+            return made
 
-    def _way(self, sizes: Mapping[sympy.Symbol, Number]) -> _Way | None:
+    def _forget(self) -> None:
+        self._refused.clear()
+        self._known_entries = len(self._entries)
+        if self._lookup.padded is not None:
+            self._lookup.padded.clear()
+
+    def _way(self, sizes: Mapping[sympy.Symbol, Number]) -> PaddedCall | None:
         entry = self._next_larger(sizes)
         if entry is None:
             return None
@@ -95,10 +120,11 @@ class Padding:
                 self._refuse("; ".join(map(str, proof.leaks)))
                 return None
         try:
-            return _Way(entry, make_plan(self._program.capture, sizes, entry.binding, self._fills))
+            plan = make_plan(self._program.capture, sizes, entry.binding, self._fills)
         except UnpaddableError as error:
             self._refuse(str(error))
             return None
+        return PaddedCall(entry, plan, tuple(self._lookup.all_by_name(sizes).items()))
 
     def _next_larger(self, sizes: Mapping[sympy.Symbol, Number]) -> Entry | None:
         """Return the pinned bucket that holds these sizes with the fewest elements more; the first of equals."""
@@ -118,7 +144,7 @@ class Padding:
             self._proofs[symbols] = prove_rows(self._program, symbols, row_safe_ops=safe, fills=self._fills)
         return self._proofs[symbols]
 
-    def _is_trusted(self, way: _Way, sizes: Mapping[sympy.Symbol, Number], args: tuple[Any, ...]) -> bool:
+    def _is_trusted(self, way: PaddedCall, sizes: Mapping[sympy.Symbol, Number], args: tuple[Any, ...]) -> bool:
         """Whether what cannot be proved has passed a trial; one trial for each bucket and set of axes."""
         with_gradients = self._program.capture.grad_enabled and torch.is_grad_enabled() and _follows_gradients(args)
         if self._options.padding == "proved" and not with_gradients:
@@ -149,7 +175,7 @@ class Padding:
         warnings.warn(text, FxbucketWarning, stacklevel=2)
 
 
-_MOST_WAYS = 4096
+_MOST_SIZES = 4096
 """How many combinations of sizes are remembered at once."""
 
 
