@@ -19,6 +19,10 @@ from fxbucket.passes.symbolic import Expression, symbols_in
 from fxbucket.passes.text import Namer
 
 Scalar: TypeAlias = int | float | bool
+Factors: TypeAlias = tuple[Expression, ...]
+"""The sizes of the dims that one dim holds, outermost first; the real elements of each are those that come first."""
+Layout: TypeAlias = tuple[Factors, ...]
+"""For each dim of a tensor, what it holds."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +71,16 @@ class Verdict:
         reasons: the same as ``reason`` for single outputs, by position among the output tensors.
         narrowed: positions of outputs that are views whose padding is not padding of the memory that they look at, so
             that a write to them would reach real elements.
+        layout: what the dims of the first output hold, where one of them holds several.
+        merges: the text for that, where this very call made one dim of several.
     """
 
     reason: str = ""
     contents: tuple[Contents, ...] = ()
     reasons: Mapping[int, str] = field(default_factory=dict)
     narrowed: frozenset[int] = frozenset()
+    layout: Layout | None = None
+    merges: str = ""
 
 
 def unsafe(reason: str) -> Verdict:
@@ -93,11 +101,17 @@ class Rows:
         symbols: the padded symbols.
         name: writes a size by the names of its axes.
         known: what is known of tensors' elements, by their keys.
+        layouts: the layouts of those tensors that have a dim which holds several, by their keys.
     """
 
     symbols: frozenset[sympy.Symbol]
     name: Namer
     known: dict[int, Contents]
+    layouts: dict[int, Layout] = field(default_factory=dict)
+
+    def layout(self, value: TensorValue) -> Layout:
+        """Return what the dims of a tensor hold: mostly themselves."""
+        return self.layouts.get(value.key) or tuple((size,) for size in value.shape)
 
     def depends(self, number: object) -> bool:
         """Whether a number, or any number in a nest of them, is another one for the bucket than for the call."""

@@ -11,6 +11,7 @@ from fxbucket.passes.lowering import AtenCall, TensorValue
 from fxbucket.passes.row_facts import (
     UNKNOWN,
     Contents,
+    Factors,
     Rows,
     RuleBook,
     Verdict,
@@ -43,12 +44,52 @@ def reshape(call: AtenCall, rows: Rows) -> Verdict:
     if "dtype" in call.arguments and value.dtype.itemsize != result.dtype.itemsize and rows.padded_of(value, (-1,)):
         return unsafe("it reads the elements of a padded dim as others of another length")
     if "dtype" in call.arguments:
-        return safe(UNKNOWN)
-    for inner, outer in _groups(value.shape, result.shape):
+        return unsafe("it reads a dim that holds several") if value.key in rows.layouts else safe(UNKNOWN)
+    layout: list[Factors] = []
+    merges = ""
+    inside = tuple(size for factors in rows.layout(value) for size in factors)
+    for inner, outer in _groups(inside, result.shape):
         reason = _regrouped(inner, outer, rows)
-        if reason:
+        if not reason:
+            layout += ((size,) for size in outer)
+            continue
+        factors = _merged_first(inner, outer, rows)
+        if factors is None:
             return unsafe(reason)
+        layout += (factors, *((size,) for size in outer[1:]))
+        merges = merges or reason
+    if merges:
+        return Verdict(contents=(rows.of(value),), layout=tuple(layout), merges=merges)
     return safe(rows.of(value))
+
+
+def merged(sizes: Sequence[Expression], rows: Rows) -> Factors:
+    """Return the factors of a dim that holds dims of these sizes, in the one spelling that equal layouts share.
+
+    What is not padded joins what stands before it: rows of 4 behind rows that are real are real, so that ``(tokens, 4)`` is
+    ``4*tokens`` alone.
+    """
+    factors: list[Expression] = []
+    for size in sizes:
+        if size == 1:
+            continue
+        if factors and not rows.depends(size):
+            factors[-1] = sympy.expand(sympy.sympify(factors[-1]) * sympy.sympify(size))
+        else:
+            factors.append(sympy.expand(sympy.sympify(size)))
+    return tuple(factors) or (sympy.Integer(1),)
+
+
+def _merged_first(inner: Sequence[Expression], outer: Sequence[Expression], rows: Rows) -> Factors | None:
+    """Return what the first of some dims holds, where the others are whole rows of it; ``None`` if they are not."""
+    factors = merged(inner, rows)
+    if not outer or any(rows.depends(size) for size in outer[1:]):
+        return None
+    rest = sympy.Mul(*(sympy.sympify(size) for size in outer[1:]))
+    last = sympy.expand(factors[-1] / rest)
+    if last.is_integer is not True or not same_size(sympy.Mul(*factors[:-1]) * last, outer[0]):
+        return None
+    return (*factors[:-1], last)
 
 
 def _groups(

@@ -12,13 +12,15 @@ from torch import fx
 
 from fxbucket.passes.lowering import AtenCall, TensorValue, numbers_in
 from fxbucket.passes.opnames import names_of_callable
-from fxbucket.passes.row_facts import UNKNOWN, Contents, Rows, Rule, RuleBook, Scalar, Verdict, grows, unsafe
+from fxbucket.passes.row_facts import UNKNOWN, Contents, Layout, Rows, Rule, RuleBook, Scalar, Verdict, grows, unsafe
 from fxbucket.passes.row_indexing import RULES as INDEXING
+from fxbucket.passes.row_layouts import carried
 from fxbucket.passes.row_pointwise import RULES as POINTWISE
 from fxbucket.passes.row_pointwise import pointwise
 from fxbucket.passes.row_products import RULES as PRODUCTS
 from fxbucket.passes.row_reductions import RULES as REDUCTIONS
 from fxbucket.passes.row_views import RULES as VIEWS
+from fxbucket.passes.row_views import reshape
 from fxbucket.passes.source_line import source_line
 from fxbucket.passes.symbolic import is_unbacked, symbols_in
 
@@ -59,6 +61,7 @@ class Walk:
     tainted_memory: dict[int, frozenset[int]] = field(default_factory=dict)
     tainted_symbols: dict[sympy.Symbol, frozenset[int]] = field(default_factory=dict)
     narrowed: set[int] = field(default_factory=set)
+    merged: dict[int, frozenset[int]] = field(default_factory=dict)
     keys_of: dict[int, set[int]] = field(default_factory=dict)
     inputs_of: dict[int, list[TensorValue]] = field(default_factory=dict)
     reported: set[int] = field(default_factory=set)
@@ -114,9 +117,14 @@ class Walk:
         own = self.number(self._leak(call, verdict.reason)) if verdict.reason else frozenset()
         leaks = before | own
         inputs = call.tensors
+        layout = None
+        if not leaks:
+            layout, leaks, origin = self._layout(call, verdict)
         fresh = [symbol for output in call.outputs for symbol in _symbols_of(output)]
         for position, result in enumerate(call.results):
             reached = leaks
+            if layout is not None and result.shape != call.results[0].shape:
+                reached = origin
             if not leaks and position in verdict.reasons and self.touches(call):
                 reached = self.number(self._leak(call, verdict.reasons[position]))
             if result.key in {value.key for value in inputs} and not call.writes:
@@ -130,6 +138,9 @@ class Walk:
             sources = [value for value in inputs if value.storage == result.storage and value.key != result.key]
             if position in verdict.narrowed or any(value.key in self.narrowed for value in sources):
                 self.narrowed.add(result.key)
+            if layout is not None and not call.writes:
+                self.rows.layouts[result.key] = layout
+                self.merged[result.key] = origin
             if not call.writes:
                 self.rows.known[result.key] = verdict.contents[position] if position < len(verdict.contents) else UNKNOWN
         if leaks:
@@ -140,6 +151,23 @@ class Walk:
         self._write(call, verdict, leaks)
         if leaks and (not call.outputs or all(output is None for output in call.outputs) or _is_random(call)):
             self.reported |= leaks
+
+    def _layout(self, call: AtenCall, verdict: Verdict) -> tuple[Layout | None, frozenset[int], frozenset[int]]:
+        """Return the layout of what a safe call gives, the leaks where it has none, and the views that it comes from."""
+        origin = frozenset().union(*(self.merged.get(value.key, frozenset()) for value in call.tensors))
+        rule = self._rule(call)
+        if call.writes and (verdict.merges or (rule is not None and rule.judge is reshape)):
+            return None, origin | (self.number(self._leak(call, verdict.merges)) if verdict.merges else origin), origin
+        if verdict.merges:
+            origin |= self.number(self._leak(call, verdict.merges))
+            return verdict.layout, frozenset(), origin
+        if not origin or rule is None or rule.judge is reshape:
+            return None, origin if rule is None else frozenset(), origin
+        layout = carried(call, rule, self.rows)
+        if layout is None or any(target.key not in self.merged for target in call.writes):
+            return None, origin, origin
+        plain = all(len(factors) == 1 for factors in layout)
+        return None if plain else layout, frozenset(), origin
 
     def _write(self, call: AtenCall, verdict: Verdict, leaks: frozenset[int]) -> None:
         for target in call.writes:

@@ -16,7 +16,7 @@ from torch import fx
 
 from fxbucket.passes.captured import Capture
 from fxbucket.passes.errors import AxisError, OptionError, nearest
-from fxbucket.passes.lowering import Lowered, lower
+from fxbucket.passes.lowering import Lowered, lower, values_in
 from fxbucket.passes.opnames import graph_op_names, names_of_callable, op_names, spellings_of
 from fxbucket.passes.pipeline import BasePass
 from fxbucket.passes.program import Finding, Program
@@ -107,6 +107,8 @@ def prove_rows(
     for call in lowered.calls:
         walk.visit(call)
     reported = walk.reported | walk.reaching(lowered.outputs)
+    for output in values_in(lowered.outputs):
+        reported |= walk.merged.get(output.key, frozenset())
     for number in lowered.outputs:
         if isinstance(number, sympy.Basic) and walk.rows.depends(number) and number.is_integer is not True:
             reported |= walk.number(Leak("output", "", "", f"the number {walk.rows.name(number)} is the bucket's"))

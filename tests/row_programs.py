@@ -60,6 +60,24 @@ VIEWS = (
     "{v}.slice_scatter({v}[:-1], 0, 0, -1)", "torch.swapaxes({v}, 0, -1).contiguous()",
     "torch.complex({v}, {v}).real",
 )  # fmt: skip
+MERGES = (
+    "{v}[..., None] * w", "torch.nn.functional.linear({v}, z)", "torch.nn.functional.linear({v}, z, w)",
+    "{v}.flatten(0, 1)", "({v}.flatten(0, 1) * 2).view({v}.shape)",
+    "({v}.flatten(0, 1) + {u}.flatten(0, 1)).view({v}.shape)",
+    "({v}.flatten(0, 1) + {v}.transpose(0, 1).flatten(0, 1)).view({v}.shape)",
+    "{v}.flatten(0, 1).cumsum(0).view({v}.shape)", "({v}.flatten(0, 1) @ z).view({v}.shape)",
+    "{v}.flatten(0, 1).softmax(-1).view({v}.shape)", "{v}.flatten(0, 1).sum(-1).view({v}.shape[:2])",
+    "{v}.flatten(0, 1).relu_().view({v}.shape)", "{v}.flatten(0, 1)[1:]",
+    "{v}.flatten(0, 1).view({v}.shape[1], {v}.shape[0], *{v}.shape[2:])",
+    "{v}.permute(*range({v}.dim() - 1, -1, -1)).reshape(-1)", "{v}.transpose(0, 1).reshape(-1, {v}.shape[-1])",
+    "{v}.transpose(0, 1).flatten(0, 1)", "{v}.flatten(0, 1).t()", "{v}.view(2, -1, {v}.shape[-1])",
+    "{v}.reshape({v}.shape[0] * {v}.shape[1], *{v}.shape[2:])", "{v}.view({u}.shape)",
+    "{v}.reshape({v}.shape[1], {v}.shape[0], *{v}.shape[2:])",
+    "{v}.flatten(0, 1).unflatten(0, ({v}.shape[0], {v}.shape[1]))", "{v}.expand(2, *{v}.shape).flatten(0, 1)",
+    "{v}.expand(2, *{v}.shape).flatten(0, 1).unflatten(0, (2, -1))",
+    "torch.nn.functional.layer_norm({v}.flatten(0, 1), {v}.shape[-1:]).view({v}.shape)", "torch.matmul({v}, z)",
+    "torch.einsum('...k,jk->...j', {v}, z)", "torch.einsum('bik,bjk->bij', {v}, {v})",
+)  # fmt: skip
 REDUCTIONS = (
     "{v}.sum({d})", "{v}.sum()", "{v}.mean({d})", "{v}.amax({d})", "{v}.amin({d})", "{v}.max({d})[0]",
     "{v}.prod({d})", "{v}.sum({d}, keepdim=True)", "{v}.mean(-1, keepdim=True)", "{v}.var({d})", "{v}.std()",
@@ -134,7 +152,22 @@ MASKS = (
     "torch.ones({v}.shape[0], {v}.shape[0], dtype=torch.bool).tril()", "{v}[..., 0] > 0", "{m}.logical_not()",
     "{v} == -float('inf')", "{m}.flip(0)",
 )  # fmt: skip
-FAMILIES = (UNARY, BINARY, BINARY, VIEWS, VIEWS, VIEWS, REDUCTIONS, REDUCTIONS, PRODUCTS, INDEXING, SIZED, WRITES)
+FAMILIES = (
+    UNARY,
+    BINARY,
+    BINARY,
+    VIEWS,
+    VIEWS,
+    VIEWS,
+    MERGES,
+    MERGES,
+    REDUCTIONS,
+    REDUCTIONS,
+    PRODUCTS,
+    INDEXING,
+    SIZED,
+    WRITES,
+)
 
 
 def arguments(sizes: Mapping[str, int], seed: int) -> dict[str, torch.Tensor]:

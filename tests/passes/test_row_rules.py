@@ -80,7 +80,7 @@ UNSAFE = [
     ("x[-1]", "index -1 counts from the end of dim 0 (a)"), ("x[-2:]", "a slice from -2 counts from the end"),
     ("x[x.shape[0] // 2 :]", "the number (a//2) goes into its result"),
     ("long[x.shape[0] :]", "the number a goes into its result"), ("x.chunk(2)[1]", "may fall while the axis grows"),
-    (F + "one_hot(i, 4)", "it reduces over dim 0 (a)"), ("torch.split(x, [x.shape[0] - 1, 1])[1]", "begins at a - 1"),
+    ("torch.split(x, [x.shape[0] - 1, 1])[1]", "begins at a - 1"),
     ("torch.cat([x, z])", "rows behind the padding of dim 0 (a)"), ("x.repeat(2, 1)", "it repeats dim 0 (a)"),
     (F + "pad(x, (0, 0, 0, 1))", "it puts 1 rows behind"), ("x[i]", "where an index says, which may be a padded row"),
     ("x[torch.arange(x.shape[0]) + 1]", "which may be a padded row"), ("x[torch.arange(x.shape[0]) - 1]", "padded row"),
@@ -195,6 +195,40 @@ def test_padding_that_is_known_may_be_neutral(expression: str, fill: float, is_s
 def test_a_loss_ignores_padding_whose_target_it_ignores(expression: str, is_safe: bool):
     proof = prove(expression, fills={"i": -7})
     assert proof.is_safe == is_safe, proof
+
+
+H = "(y[..., None] * w)"
+"""A tensor (b, a, 4), whose rows a view into two dims puts behind each other."""
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        (F + f"linear({H}, z, w)", ""), (f"{H} @ z", ""), (f"torch.einsum('btk,jk->btj', {H}, z)", ""),
+        (f"({H}.flatten(0, 1) * 2).view({H}.shape)", ""), (f"{H}.flatten(0, 1).softmax(1).view({H}.shape)", ""),
+        (f"({H}.flatten(0, 1) + {H}.exp().flatten(0, 1) @ z).unflatten(0, (y.shape[0], -1))", ""),
+        (F + f"layer_norm({H}.flatten(0, 1), (4,)).view({H}.shape)", ""),
+        (f"{H}.flatten(0, 1).sum(1).view({H}.shape[:2])", ""),
+        (f"{H}.flatten(0, 1).amax(1, keepdim=True).view(y.shape[0], -1)", ""),
+        (f"{H}.view(y.shape[0], -1).t().t().view({H}.shape)", ""),
+        (f"{H}.flatten(0, 1).clone().mul_(2).view({H}.shape)", ""),
+        (f"{H}.flatten(0, 1).t().view(4, y.shape[0], -1)", ""),
+        (f"{H}.flatten(0, 1)", "where padding comes between what is real"), (f"{H}.flatten(0, 1)[:3]", "comes between"),
+        (f"{H}.flatten(0, 1).cumsum(0).view({H}.shape)", "comes between"), (f"{H}.flatten(0, 1)[0]", "comes between"),
+        (f"{H}.flatten(0, 1).sum(0)", "reduces over dim 0"),
+        (f"{H}.flatten(0, 1).view(-1, y.shape[0], 4)", "comes between"),
+        (f"({H}.flatten(0, 1) + {H}.transpose(0, 1).flatten(0, 1)).view({H}.shape)", "comes between"),
+        (f"({H}.flatten(0, 1) + torch.arange({H}.flatten(0, 1).shape[0])[:, None]).view({H}.shape)", "comes between"),
+        (f"{H}.flatten(0, 1).view(1, y.shape[0], -1, 4).view(-1, 4)", "comes between"),
+        (f"torch.zeros({H}.flatten(0, 1).shape).copy_({H}.flatten(0, 1)).view({H}.shape)", "comes between"),
+        (f"torch.cat([z, {H}.flatten(0, 1)])", "comes between"),
+        (f"{H}.flatten(0, 1).view(torch.int32)", "holds several"),
+    ],
+)  # fmt: skip
+def test_a_dim_that_holds_several_is_followed_as_long_as_its_places_are_apart(expression: str, reason: str):
+    proof = prove(expression)
+    assert proof.is_safe == (not reason), proof
+    assert reason in str(proof)
 
 
 def test_two_axes_that_are_padded_do_not_flatten_and_one_of_them_does():
