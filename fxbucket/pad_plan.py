@@ -207,7 +207,8 @@ def _padded_argument(
     if not dims:
         return []
     amounts = None
-    if 0 not in shape and strides == _contiguous(shape):
+    is_narrow_float = value.dtype.is_floating_point and value.dtype.itemsize == 1  # torch pads none of these
+    if 0 not in shape and strides == _contiguous(shape) and not is_narrow_float:
         amounts = tuple(part for old, new in reversed(list(zip(now, shape, strict=True))) for part in (0, new - old))
     return [PaddedArgument(position, shape, strides, dims, fill, amounts)]
 
