@@ -19,6 +19,7 @@ from fxbucket.options import Options
 from fxbucket.pad_plan import Fill, Plan, UnpaddableError, make_plan
 from fxbucket.pad_trial import forward_trial, gradient_trial
 from fxbucket.passes.errors import FxbucketWarning, nearest
+from fxbucket.passes.lowering import Lowered, lower
 from fxbucket.passes.program import Program
 from fxbucket.passes.rows import RowProof, prove_rows
 from fxbucket.passes.symbolic import Number, is_float_symbol
@@ -66,6 +67,7 @@ class Padding:
         self._entries = entries
         self._lookup = lookup
         self._refused: set[tuple[Number, ...]] = set()
+        self._lowered: Lowered | None = None
         self._proofs: dict[frozenset[sympy.Symbol], RowProof] = {}
         self._tried: dict[tuple[int, frozenset[sympy.Symbol], bool], str] = {}
         self._known_entries = -1
@@ -140,8 +142,18 @@ class Padding:
 
     def _proof(self, symbols: frozenset[sympy.Symbol]) -> RowProof:
         if symbols not in self._proofs:
-            safe = self._options.row_safe_ops
-            self._proofs[symbols] = prove_rows(self._program, symbols, row_safe_ops=safe, fills=self._fills)
+            if self._lowered is None:
+                self._lowered = lower(self._program)
+            # As with boundaries, an op may be in one graph of a model and not in the next; the first must hold it.
+            partial = self._program.capture.is_fragment or self._program.capture.is_continuation
+            self._proofs[symbols] = prove_rows(
+                self._program,
+                symbols,
+                row_safe_ops=self._options.row_safe_ops,
+                fills=self._fills,
+                missing="ignore" if partial or self._journal.number else "error",
+                lowered=self._lowered,
+            )
         return self._proofs[symbols]
 
     def _is_trusted(self, way: PaddedCall, sizes: Mapping[sympy.Symbol, Number], args: tuple[Any, ...]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import sympy
 from torch import fx
@@ -50,7 +50,12 @@ class RowProof:
         return "padding could reach real rows:\n" + "\n".join(f"  {leak}" for leak in self.leaks)
 
 
-def _trusted(capture: Capture, lowered: Lowered, row_safe_ops: Sequence[Any]) -> tuple[frozenset[fx.Node], frozenset[str]]:
+Missing = Literal["error", "ignore"]
+
+
+def _trusted(
+    capture: Capture, lowered: Lowered, row_safe_ops: Sequence[Any], missing: Missing
+) -> tuple[frozenset[fx.Node], frozenset[str]]:
     nodes = [node for node in capture.module.graph.nodes if node.op.startswith("call_")]
     lowered_names = frozenset().union(*(names_of_callable(call.target) for call in lowered.calls))
     trusted: set[fx.Node] = set()
@@ -60,7 +65,7 @@ def _trusted(capture: Capture, lowered: Lowered, row_safe_ops: Sequence[Any]) ->
             raise OptionError(f"row_safe_ops: {target!r} is no op; give 'ns::op', a Python path, an overload or a function.")
         wanted = spellings_of(target)
         found = [node for node in nodes if node.target is target or not wanted.isdisjoint(op_names(node))]
-        if not found and wanted.isdisjoint(lowered_names):
+        if missing == "error" and not found and wanted.isdisjoint(lowered_names):
             spelling = target if isinstance(target, str) else str(getattr(target, "__qualname__", None) or target)
             possible = graph_op_names(nodes) | {name for name in lowered_names if not name.endswith(".*")}
             raise OptionError(f"row_safe_ops: {spelling!r} is no op of the graph; {nearest(spelling, possible)}.")
@@ -75,6 +80,8 @@ def prove_rows(
     *,
     row_safe_ops: Sequence[Any] = (),
     fills: Mapping[int, Scalar] | None = None,
+    missing: Missing = "error",
+    lowered: Lowered | None = None,
 ) -> RowProof:
     """Return whether padding along symbols can reach a real element of an output or of an effect.
 
@@ -85,10 +92,12 @@ def prove_rows(
             alone: ``"ns::op"``, a Python path such as ``"torch.nn.functional.scaled_dot_product_attention"``, an overload
             or a function.
         fills: for the position of an argument what its padding holds; without one it may hold anything.
+        missing: what an op of ``row_safe_ops`` is that the graph does not hold.
+        lowered: the program's ATen ops, where they are known already.
 
     Raises:
         AxisError: the capture has no such symbol.
-        OptionError: an op of ``row_safe_ops`` is not in the graph.
+        OptionError: an op of ``row_safe_ops`` is not in the graph, and that was to be an error.
     """
     padded = frozenset(symbols)
     capture = program.capture
@@ -96,8 +105,8 @@ def prove_rows(
     if unknown:
         wrong, known = min(map(str, unknown)), map(str, capture.hints)
         raise AxisError(f"{wrong} is no symbol of this capture; {nearest(wrong, known)}.")
-    lowered = lower(program)
-    trusted, names = _trusted(capture, lowered, row_safe_ops)
+    lowered = lowered or lower(program)
+    trusted, names = _trusted(capture, lowered, row_safe_ops, missing)
     refusal = _refusal(lowered, program)
     if refusal is not None:
         return RowProof(padded, (refusal,))

@@ -385,3 +385,20 @@ def test_random_programs_equal_eager_padded_or_not(program: RandomProgram, calls
         warnings.simplefilter("ignore", FxbucketWarning)
         for seed, (a, b) in enumerate(calls):
             assert_equals_eager(compiled, function, program.arguments(a, b, seed), program.arguments(a, b, seed))
+
+
+def test_an_op_that_is_declared_row_safe_and_in_no_graph_is_an_error_with_the_nearest_name():
+    compiled = padded(lambda x: x.sin(), row_safe_ops=["aten::sinn"])
+    with pytest.raises(OptionError, match=r"row_safe_ops: 'aten::sinn' is no op of the graph; .*aten::sin"):
+        compiled(torch.randn(5))
+
+
+def test_a_later_graph_may_lack_an_op_that_is_declared_row_safe():
+    def branches(x: torch.Tensor, wide: bool) -> torch.Tensor:
+        return x.sin() if wide else x.cos()
+
+    compiled = padded(branches, row_safe_ops=["aten::sin"])
+    x = torch.randn(5)
+    assert torch.equal(compiled(x, True), x.sin())
+    assert torch.equal(compiled(x, False), x.cos())
+    assert served(compiled) == {"t=8": (2, 2)}
