@@ -15,6 +15,7 @@ from fxbucket.axes import AxisSpec, python_spelling
 from fxbucket.background import Background
 from fxbucket.build import Builder
 from fxbucket.capture import program_of
+from fxbucket.cudagraphs import Recordings
 from fxbucket.dispatch import Dispatcher
 from fxbucket.entry import SavedEntry
 from fxbucket.explain import Explanation, explain
@@ -72,6 +73,8 @@ class Backend:
         self._background = Background() if options.compile_when == "background" else None
         background = self._background
         self.builder = Builder(options, (lambda: background.stopped) if background is not None else lambda: False)
+        # Recordings of all graphs share one pool of memory.
+        self._recordings = Recordings(options.cudagraph_max_buckets) if options.cudagraphs != "off" else None
         self._warned: set[str] = set()
         self._recorder: Recorder | None = None
         self._profile: Profile | None = None
@@ -99,7 +102,7 @@ class Backend:
         journal.captured(program)
         prepared = self.prepared(program, not self.dispatchers, (journal.step,))
         check_backward(prepared)
-        dispatcher = Dispatcher(prepared, self.options, self.builder, journal, self._background)
+        dispatcher = Dispatcher(prepared, self.options, self.builder, journal, self._background, self._recordings)
         journal.prepared(prepared, dispatcher.emitted.source)
         if saved is not None:
             dispatcher.restore(saved)

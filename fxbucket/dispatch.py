@@ -12,6 +12,7 @@ import sympy
 
 from fxbucket.background import Background
 from fxbucket.build import Builder
+from fxbucket.cudagraphs import RecordedBucket, Recordings, StaticBuffers
 from fxbucket.emit import Emitted
 from fxbucket.entries import EntryCompiler
 from fxbucket.entry import Entry, SavedEntry
@@ -24,6 +25,7 @@ from fxbucket.passes.buckets import Bucket
 from fxbucket.passes.coverage import holes, overlaps
 from fxbucket.passes.errors import FxbucketWarning, MissError, SizeError, StoppedError
 from fxbucket.passes.program import Program
+from fxbucket.passes.recordable import reasons_not_to_record
 from fxbucket.passes.symbolic import Number, symbols_in
 from fxbucket.profile import Recorder
 
@@ -46,7 +48,13 @@ class Dispatcher:
     """
 
     def __init__(
-        self, program: Program, options: Options, builder: Builder, journal: Journal, background: Background | None = None
+        self,
+        program: Program,
+        options: Options,
+        builder: Builder,
+        journal: Journal,
+        background: Background | None = None,
+        recordings: Recordings | None = None,
     ) -> None:
         self.program = program
         self._journal = journal
@@ -59,6 +67,10 @@ class Dispatcher:
         self._lock = threading.RLock()
         self._background = background
         self._compiler = EntryCompiler(program, builder, journal, self._refused, self._run_as_captured)
+        if options.cudagraphs != "off":
+            self._compiler.graphs = self._recorded
+        self._buffers: StaticBuffers | None = None
+        self._recordings = recordings
         self._warned_of_overlap = self._warned_of_failure = False
         self.lookup = Lookup(program)
         if options.on_miss == "pad":
@@ -159,6 +171,23 @@ class Dispatcher:
         )
         if entered:
             self.entries.append(entry)
+
+    def _recorded(self, entry: Entry, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what records and replays a pinned entry."""
+        assert entry.program is not None  # it was just compiled
+        if entry.bucket.is_dynamic or entry.bucket.ranges:
+            return function
+        reasons = reasons_not_to_record(entry.program)
+        if reasons or self._recordings is None:
+            entry.recording = lambda: f"not recorded: {'; '.join(reasons)}"
+            return function
+        if self._buffers is None:
+            bindings = [known.binding for known in self.entries if not known.bucket.ranges]
+            self._buffers = StaticBuffers(self.program.capture, bindings)
+        shared, outputs = self._recordings, self._options.cudagraph_outputs
+        made = RecordedBucket(function, entry.program, self._buffers, shared, entry.counter, outputs)
+        entry.recording = lambda: made.state
+        return made
 
     def profile(self, recorder: Recorder | None, number: int) -> None:
         """Have each call recorded from now on, under this number of the graph; with ``None`` no longer."""

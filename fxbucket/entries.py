@@ -43,6 +43,7 @@ class EntryCompiler:
         journal: is told.
         refused: serves a call that breaks a condition of the entry that was found for it.
         as_captured: runs the captured graph as it is.
+        graphs: wraps the function of a pinned entry so that it is recorded as a CUDA graph, where that was asked for.
         recorder: gets the record of each call, while a profile is taken.
         number: the graph's number in such records.
     """
@@ -52,6 +53,7 @@ class EntryCompiler:
     journal: Journal
     refused: Callable[[tuple[Any, ...]], Any]
     as_captured: Callable[..., Any]
+    graphs: Callable[[Entry, Callable[..., Any]], Callable[..., Any]] | None = None
     recorder: Recorder | None = None
     number: int = 0
 
@@ -84,7 +86,7 @@ class EntryCompiler:
             entry.seconds = seconds + sum(artifact.seconds for artifact in done.artifacts)
             entry.emitted = self._function(entry)
             self.journal.compiled(entry.bucket, program, entry.emitted.source, entry.seconds, entry.artifacts)
-            entry.serve(entry.emitted.function)
+            self._serve(entry)
 
     def compile_now(self, entry: Entry) -> Callable[..., Any]:
         """Compile one entry for a call that waits for it; returns its function.
@@ -96,7 +98,7 @@ class EntryCompiler:
         self.compile([entry])
         if entry.emitted is None:
             raise SizeError(entry.note)
-        return entry.emitted.function
+        return entry.run or entry.emitted.function
 
     def give_up(self, entry: Entry, reason: str) -> None:
         """Have an entry run the captured graph as it is."""
@@ -111,7 +113,14 @@ class EntryCompiler:
         for entry in entries:
             if entry.program is not None:
                 entry.emitted = self._function(entry)
-                entry.serve(entry.emitted.function)
+                self._serve(entry)
+
+    def _serve(self, entry: Entry) -> None:
+        """Put an entry's function where its calls find it."""
+        assert entry.emitted is not None  # it was just made
+        function = entry.emitted.function
+        # A recording has no places where a clock could be read.
+        entry.serve(function if self.graphs is None or self.recorder is not None else self.graphs(entry, function))
 
     def _function(self, entry: Entry) -> Emitted:
         program, timing = entry.program, None

@@ -33,6 +33,7 @@ class Entry:
         seconds: how long compilation took.
         counter: its first item counts the calls that it served.
         padded: how many of these were padded, by the sizes of the call.
+        recording: whether it is recorded as a CUDA graph, or why not; empty where nobody asked.
         note: why it runs uncompiled, or an empty text.
         bounds: what its ranges say of symbols that it leaves open.
         run: serves a call of its sizes: what compiles it first, then its compiled function.
@@ -49,6 +50,7 @@ class Entry:
     seconds: float = 0.0
     counter: list[int] = field(default_factory=lambda: [0])
     padded: Counter[tuple[tuple[str, Number], ...]] = field(default_factory=Counter)
+    recording: Callable[[], str] = field(default=lambda: "", repr=False)
     note: str = ""
     bounds: Bounds = field(default_factory=Bounds)
     run: Callable[..., Any] | None = field(default=None, repr=False)

@@ -58,7 +58,8 @@ class ArtifactFacts:
 class BucketFacts:
     """One bucket: what became of it, why, its own conditions, seconds of compilation and calls served.
 
-    ``padded`` counts those of the calls that were padded up to it.
+    ``padded`` counts those of the calls that were padded up to it; ``recording`` says whether it is recorded as a CUDA
+    graph, or why not, where that was asked for.
     ``program`` and ``artifacts`` are there once it is compiled.
     """
 
@@ -69,6 +70,7 @@ class BucketFacts:
     seconds: float
     calls: int
     padded: int = 0
+    recording: str = ""
     program: Program | None = field(default=None, repr=False, compare=False)
     artifacts: tuple[ArtifactFacts, ...] = field(default=(), repr=False)
 
@@ -250,6 +252,7 @@ def _bucket(entry: Entry, axes: Sequence[object]) -> BucketFacts:
         seconds=entry.seconds,
         calls=entry.counter[0],
         padded=entry.padded.total(),
+        recording=entry.recording(),
         program=entry.program,
         artifacts=artifacts,
     )

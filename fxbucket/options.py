@@ -53,6 +53,11 @@ class Options:
         compile_when: ``"first_call"`` compiles every pinned size when a graph is captured (the default), ``"lazily"``
             each at its first use, ``"background"`` all of them while calls go on: no call waits, and until a bucket is
             ready its calls run symbolically compiled or as they were captured.
+        cudagraphs: ``"full"`` records each pinned size on a GPU as one CUDA graph, boundaries too, and replays it; where
+            that cannot be, ``explain()`` says why. ``"off"`` (the default) does not.
+        cudagraph_outputs: ``"copy"`` (the default) gives results of the caller's own, ``"static"`` memory of the recording,
+            which the next call of any bucket writes over.
+        cudagraph_max_buckets: how many buckets are recorded at once; the least recently used goes first. Default: all.
         max_seen: how many combinations ``sizes="seen"`` pins in one captured graph at most. Default: 64.
         passes: extra passes, each run on every program after Split. Default: none.
         inductor_options: Inductor's configuration for these compilations. Default: none.
@@ -75,6 +80,9 @@ class Options:
     row_safe_ops: Sequence[Any] = ()
     compiler: Compiler = "inductor"
     compile_when: CompileWhen = "first_call"
+    cudagraphs: Literal["off", "full"] = "off"
+    cudagraph_outputs: Literal["copy", "static"] = "copy"
+    cudagraph_max_buckets: int | None = None
     max_seen: int = 64
     passes: Sequence[Any] = ()
     inductor_options: Mapping[str, Any] = field(default_factory=dict)
@@ -93,6 +101,11 @@ class Options:
         if not callable(self.on_miss):
             check_choice("on_miss", self.on_miss, ON_MISS)
         check_choice("compile_when", self.compile_when, COMPILE_WHEN)
+        check_choice("cudagraphs", self.cudagraphs, ("off", "full"))
+        check_choice("cudagraph_outputs", self.cudagraph_outputs, ("copy", "static"))
+        most = self.cudagraph_max_buckets
+        if most is not None and (not _is_int(most) or most < 1):
+            raise OptionError(f"cudagraph_max_buckets={most!r}: give an int of at least 1, or None for all.")
         check_choice("padding", self.padding, ("proved", "tested"))
         if not isinstance(self.pad_values, Mapping) or not all(
             isinstance(name, str) and isinstance(fill, (int, float)) for name, fill in self.pad_values.items()

@@ -39,7 +39,7 @@ def tables_of(graph: GraphFacts) -> tuple[Table, ...]:
             bucket.state,
             f"{bucket.seconds:.2f}",
             f"{bucket.calls}" + (f", {bucket.padded} of them padded" if bucket.padded else ""),
-            "; ".join(text for text in (bucket.reason, *bucket.conditions) if text),
+            "; ".join(text for text in (bucket.reason, bucket.recording, *bucket.conditions) if text),
         )
         for bucket in graph.buckets
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -154,6 +154,18 @@ def lacks_backward(op: Any) -> bool:
 
     definition = OPDEFS.get(f"{op.namespace}::{op._opname}")
     return definition is not None and definition._backward_fn is None
+
+
+def same_addresses(args: Sequence[Any], addresses: list[int | None], positions: list[int]) -> bool:
+    """Whether the tensors at these positions of a call's arguments lie where ``addresses`` has them, at the same positions.
+
+    Stands for ``torch._C._tensors_data_ptrs_at_indices_equal``, which asks all of them in one call; builds of torch without
+    CUDA have none.
+    """
+    ask = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)
+    if ask is not None:
+        return bool(ask(list(args), addresses, positions))
+    return all(args[position].data_ptr() == addresses[position] for position in positions)
 
 
 def mark_dim_dynamic(tensor: torch.Tensor, dim: int) -> Callable[[], None]:
