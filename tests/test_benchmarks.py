@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import document, request_sizes
+from tests.benchmarks import document, fresh, request_sizes
 from tests.benchmarks.__main__ import benchmarks
 from tests.benchmarks.visualize_scale import measure
 
@@ -26,7 +27,7 @@ def entry(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_every_benchmark_is_listed_with_what_it_measures():
     known = benchmarks()
     assert "visualize_scale" in known
-    assert not {"document", "request_sizes"} & set(known)
+    assert not {"document", "fresh", "request_sizes"} & set(known)
     assert all(known.values())
     done = entry()
     assert (done.returncode, done.stderr) == (0, "")
@@ -79,3 +80,11 @@ def test_the_table_of_request_sizes_is_what_its_module_draws():
     # A heavy tail: half of the calls are short, and most rows are in the others.
     assert sum(count for size, count in table.items() if size <= 512) > 10_000
     assert sum(size * count for size, count in table.items() if size > 512) > 0.8 * sum(s * c for s, c in table.items())
+
+
+def test_each_new_process_has_caches_of_its_own(tmp_path: Path):
+    one, other = (fresh.in_new_process(os.getenv, "FXBUCKET_CACHE_DIR") for _ in range(2))
+    assert len({one, other, os.getenv("FXBUCKET_CACHE_DIR")}) == 3
+    assert fresh.in_new_process(os.getenv, "FXBUCKET_CACHE_DIR", store=tmp_path) == str(tmp_path)
+    with pytest.raises(RuntimeError, match="TypeError: str expected"):
+        fresh.in_new_process(os.getenv, 1)

@@ -6,9 +6,6 @@ the model is compiled to after the first result at each pinned size. ``python -m
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +17,7 @@ import torch
 import fxbucket
 from fxbucket.passes import Discover, Pipeline, Split, at_op
 from tests.benchmarks.document import IMAGES, provenance, save_bars, save_plot, table, write_section
+from tests.benchmarks.fresh import in_new_process
 
 WIDTH, HEADS = 64, 4
 SIZES = (16, 32, 64, 128)
@@ -93,19 +91,7 @@ def first_results(how: str, num_layers: int, sizes: list[int], workers: int) -> 
 
 def run(how: str, num_layers: int, sizes: tuple[int, ...] = SIZES, workers: int = 1, store: Path | None = None) -> Any:
     """Return what :func:`first_results` gives in a new process with an Inductor cache folder of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {
-            "TORCHINDUCTOR_CACHE_DIR": str(Path(folder, "inductor")),
-            "FXBUCKET_CACHE_DIR": str(store or Path(folder, "store")),
-        }
-        given = json.dumps([how, num_layers, list(sizes), workers])
-        code = "import sys, json; from tests.benchmarks.cold_start import first_results; "
-        code += "print(json.dumps(first_results(*json.loads(sys.argv[1]))))"
-        command = [sys.executable, "-W", "ignore", "-c", code, given]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return json.loads(done.stdout.splitlines()[-1])
+    return in_new_process(first_results, how, num_layers, list(sizes), workers, store=store)
 
 
 def prepare_seconds(num_layers: int) -> tuple[float, float]:
