@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from tests.benchmarks import document, fresh, request_sizes
+from tests.benchmarks import document, fresh, misses, request_sizes
 from tests.benchmarks.__main__ import benchmarks
 from tests.benchmarks.visualize_scale import measure
 
@@ -88,3 +89,28 @@ def test_each_new_process_has_caches_of_its_own(tmp_path: Path):
     assert fresh.in_new_process(os.getenv, "FXBUCKET_CACHE_DIR", store=tmp_path) == str(tmp_path)
     with pytest.raises(RuntimeError, match="TypeError: str expected"):
         fresh.in_new_process(os.getenv, 1)
+
+
+def test_requests_are_the_same_each_time_and_every_range_and_size_serves_them():
+    sizes = misses.stream(200)
+    assert sizes == misses.stream(200)
+    assert set(sizes) <= set(request_sizes.request_sizes())
+    ladder = [10, 500, request_sizes.LIMIT]
+    assert misses.ranges_up_to(ladder) == [(2, 10), (11, 500), (501, request_sizes.LIMIT)]
+    assert sum(misses.padded_calls(sizes, ladder).values()) == len(sizes)
+
+
+def test_the_share_of_padding_counts_rows():
+    assert misses.padded_calls([3, 4, 5, 8], [4, 8, 16]) == {4: 2, 8: 2, 16: 0}
+    assert misses.padding_share([3, 4, 5, 8], [4, 8, 16]) == 1 - 20 / 24
+    assert misses.padding_share([4, 8], [4, 8]) == 0
+
+
+def test_attention_reads_no_row_behind_the_tokens():
+    qkv = torch.randn(12, 3 * misses.WIDTH)
+    alone = misses.attention_of_first(qkv[:5].clone(), torch.tensor(5))
+    for fill in (0.0, float("nan"), float("inf")):
+        qkv[5:] = fill
+        padded = misses.attention_of_first(qkv, torch.tensor(5))
+        assert torch.equal(padded[:5], alone)
+        assert not padded[5:].any()

@@ -57,19 +57,27 @@ def write_section(name: str, text: str) -> None:
     DOCUMENT.write_text(f"{head}{begin}\n\n{text.strip()}\n\n{end}{rest.split(end, 1)[1]}", encoding="utf-8")
 
 
-def save_plot(path: Path, panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], across: str) -> None:
-    """Draw lines with logarithmic axes into an SVG file, one panel beside the other.
+def save_plot(
+    path: Path,
+    panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
+    across: str,
+    scales: Mapping[str, tuple[str, str]] | None = None,
+) -> None:
+    """Draw lines into an SVG file, one panel beside the other.
 
     Args:
         path: the file.
         panels: for each panel, by the title of its vertical axis, the points of each line by the line's name.
         across: what the horizontal axis shows.
+        scales: for a panel, by its title, the scales of both axes, "log" or "linear"; logarithmic where it has none.
     """
     with _figure(path, len(panels)) as places:
         for place, (title, lines) in zip(places, panels.items(), strict=True):
             for marker, (name, points) in zip("osD^vPX", lines.items(), strict=False):
-                place.loglog(*zip(*points, strict=True), marker=marker, markersize=5, label=name)
-            place.set(xlabel=across, ylabel=title)
+                every = max(len(points) // 12, 1)
+                place.plot(*zip(*points, strict=True), marker=marker, markersize=5, markevery=every, label=name)
+            xscale, yscale = (scales or {}).get(title, ("log", "log"))
+            place.set(xlabel=across, ylabel=title, xscale=xscale, yscale=yscale)
             place.grid(which="major", alpha=0.4)
             place.legend(frameon=False)
 
