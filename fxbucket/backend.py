@@ -102,6 +102,7 @@ class Backend:
         journal.captured(program)
         prepared = self.prepared(program, not self.dispatchers, (journal.step,))
         check_backward(prepared)
+        self._warn_of_fixed(prepared)
         dispatcher = Dispatcher(prepared, self.options, self.builder, journal, self._background, self._recordings)
         journal.prepared(prepared, dispatcher.emitted.source)
         if saved is not None:
@@ -183,6 +184,22 @@ class Backend:
             possible += [python_spelling(held.source) for held in capture.placeholders if held.role == "input"]
             expressions = ", ".join(repr(reading.expression) for reading in spec.readings)
             raise AxisError(f"axis {expressions} names no argument of the captured graph; {nearest(spec.name, possible)}.")
+
+    def _warn_of_fixed(self, program: Program) -> None:
+        """Warn once of an axis that the capture fixed at one size, so that its buckets are not compiled."""
+        named = {name for bucket in self.options.buckets for name, _ in bucket}
+        for axis in program.axes:
+            # Sizes 0 and 1 are captured on their own, and the next capture is for all others.
+            if not axis.is_fixed or axis.hint < 2 or axis.name not in named or axis.name in self._warned:
+                continue
+            served = [decision for decision in program.decisions if decision.admitted]
+            if not served:
+                self._warned.add(axis.name)
+                text = (
+                    f"axis {axis.name!r} is fixed at {axis.hint} in this capture, so no bucket serves it: something in the "
+                    f"model depends on that very size, such as another argument's size that is not named as the same axis."
+                )
+                warnings.warn(text, FxbucketWarning, stacklevel=2)
 
     def _warn_of_unnamed(self, capture: Capture) -> None:
         """Warn once of a dim that was not named and changed since an earlier capture."""

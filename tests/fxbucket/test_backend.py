@@ -244,3 +244,16 @@ def test_boundaries_given_as_values_cut_under_torch_compile():
     found = torch.compile(lambda x: torch.sigmoid(x).cos() + 1, backend=backend)(x)
     assert torch.equal(found, torch.sigmoid(x).cos() + 1)
     assert [piece.kind for piece in backend.explain().graphs[0].pieces] == ["boundary", "boundary", "compiled"]
+
+
+def test_an_axis_that_the_model_fixes_at_one_size_is_told():
+    compiled = fxbucket.compile(
+        lambda x: x + torch.arange(5.0), axes={"rows": "x.shape[0]"}, sizes={"rows": [8, 16]}, compiler="eager"
+    )
+    x = torch.randn(5)
+    with pytest.warns(fxbucket.FxbucketWarning, match="axis 'rows' is fixed at 5 in this capture, so no bucket serves it"):
+        assert torch.equal(compiled(x), x + torch.arange(5.0))
+    alone = fxbucket.compile(lambda x: x + 1, axes={"rows": "x.shape[0]"}, sizes={"rows": [8, 16]}, compiler="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fxbucket.FxbucketWarning)
+        alone(torch.randn(1))
