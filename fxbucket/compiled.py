@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import types
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -124,40 +126,51 @@ class CompiledFunction(_Inspectable):
 class CompiledModule(_Inspectable, torch.nn.Module):
     """A compiled module; parameters, buffers, hooks, train/eval mode and state_dict are the module's own.
 
-    Attributes that this class does not have are read from and written to the module.
+    Attributes that this class does not have are read from and written to the module. To ``isinstance`` it is of the
+    module's class, so that libraries that look for a class of theirs (``transformers.Trainer``, ``peft``) take it for the
+    module; methods of ``torch.nn.Module`` that the class overrides are the class's.
+
+    Attributes:
+        forward: makes a compiled call, and has the signature of the module's own. A function that is put in its place runs
+            around compiled calls, and not within them: this is how ``accelerate`` enters autocast.
     """
 
     def __init__(self, module: torch.nn.Module, options: Options) -> None:
         # nn.Module.__init__ would give this object containers of its own; it has none, so that those of the module serve.
+        engine = _Engine(module, options)
         self.__dict__["_module"] = module
-        self.__dict__["_engine"] = _Engine(module, options)
+        self.__dict__["_engine"] = engine
+        self.__dict__["forward"] = _forward_of(engine)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """The module's class; ``type`` gives this one."""
+        return type(self._module)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module."""
-        return self._engine.call(args, kwargs)
+        return self.forward(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_module"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.__dict__["_module"], name, value)
+        if name == "forward":
+            self.__dict__["forward"] = value
+        else:
+            setattr(self.__dict__["_module"], name, value)
 
     def __delattr__(self, name: str) -> None:
-        delattr(self.__dict__["_module"], name)
+        if name == "forward":
+            self.__dict__["forward"] = _forward_of(self._engine)
+        else:
+            delattr(self.__dict__["_module"], name)
 
     def __dir__(self) -> list[str]:
         return sorted({*type(self).__dict__, *dir(self._module)})
 
     def __repr__(self) -> str:
         return f"fxbucket.compile({self._module!r})"
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the module's state, with the module's own keys."""
-        return self._module.state_dict(*args, **kwargs)
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load the module's state; see ``torch.nn.Module.load_state_dict``."""
-        return self._module.load_state_dict(*args, **kwargs)
 
     def __reduce__(self) -> Any:
         return _recompiled, (self._module, self._engine.options)
@@ -166,6 +179,35 @@ class CompiledModule(_Inspectable, torch.nn.Module):
         import copy
 
         return CompiledModule(copy.deepcopy(self._module, memo), self._engine.options)
+
+
+def _forward_of(engine: _Engine) -> Callable[..., Any]:
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return engine.call(args, kwargs)
+
+    # What frameworks read to know which columns of a data set the model takes.
+    forward.__signature__ = engine.frame.signature  # type: ignore[attr-defined]
+    return forward
+
+
+def _of_the_module(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that calls the module's method of this name, and gives the compiled module for the module."""
+
+    @functools.wraps(method)
+    def called(self: CompiledModule, *args: Any, **kwargs: Any) -> Any:
+        result = getattr(self._module, name)(*args, **kwargs)
+        return self if result is self._module else result
+
+    return called
+
+
+_OWN = {"forward", "compile", "modules", "named_modules", "_wrapped_call_impl", "_call_impl"}
+"""Methods of ``torch.nn.Module`` that are not the module's: a compiled module is the root of its modules."""
+
+# The module's class may override any of them: train() that keeps a norm in eval mode, to() that refuses a dtype.
+for _name, _method in vars(torch.nn.Module).items():
+    if isinstance(_method, types.FunctionType) and not _name.startswith("__") and _name not in _OWN:
+        setattr(CompiledModule, _name, _of_the_module(_name, _method))
 
 
 def _recompiled(module: torch.nn.Module, options: Options) -> CompiledModule:
