@@ -24,6 +24,7 @@ from fxbucket.torch_compat import (
     backend_names,
     compiling_under,
     registered_backend,
+    repeatable_backward,
     without_tracing,
 )
 
@@ -122,7 +123,7 @@ def _compile(
     module: fx.GraphModule, inputs: Sequence[Any], mode: FakeTensorMode, ambient: Ambient, compiler: Compile
 ) -> Compiled:
     started = time.perf_counter()
-    with without_tracing(), compiling_under(mode), ambient.restored():
+    with without_tracing(), compiling_under(mode), ambient.restored(), repeatable_backward():
         call = compiler(module, inputs)
     return Compiled(call, time.perf_counter() - started)
 

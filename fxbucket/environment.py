@@ -15,8 +15,8 @@ import torch
 
 from fxbucket.inductor import inductor_settings
 
-FORMAT = 1
-"""Counts up whenever what is written to the store, or what a form holds, changes its meaning."""
+FORMAT = 2
+"""Counts up whenever what is written to the store, what a form holds, or how artifacts are made, changes its meaning."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import fx
@@ -48,6 +49,20 @@ def compiling_under(mode: FakeTensorMode) -> Iterator[None]:
 
     with tracing(TracingContext(mode)):
         yield
+
+
+def repeatable_backward() -> AbstractContextManager[Any]:
+    """Return what makes compilers generate backward passes that leave saved values as they are.
+
+    By default a compiled backward may write to the memory of what the forward saved for it, and then refuses
+    ``retain_graph=True`` and ``create_graph=True``. Stands for ``torch._functorch.config.donated_buffer``: the backward reads
+    that setting when it runs, and takes what was compiled with it off for something that must not run twice. So what is
+    replaced is the search for such memory, ``collect_bw_donated_buffer_idxs``: it finds none.
+    """
+    from torch._functorch._aot_autograd import graph_compile
+
+    found: AbstractContextManager[Any] = mock.patch.object(graph_compile, "collect_bw_donated_buffer_idxs", return_value=[])
+    return found
 
 
 @contextlib.contextmanager
