@@ -37,7 +37,7 @@ from fxbucket.profile import Profile, Recorder
 from fxbucket.recording import Record, record_capture
 from fxbucket.serialization_compat import capture_in_progress
 from fxbucket.store import Stored
-from fxbucket.torch_compat import current_frame, tracing_shape_env
+from fxbucket.torch_compat import current_frame, tracing_shape_env, without_saved_tensor_hooks
 
 
 def default_pipeline(options: Options, missing: Any = "error") -> Pipeline:
@@ -80,6 +80,7 @@ class Backend:
         self._profile: Profile | None = None
         self.__name__ = "fxbucket"
 
+    @without_saved_tensor_hooks()
     def __call__(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Take a graph from Dynamo and return what runs it."""
         call = current_call()

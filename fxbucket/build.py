@@ -26,6 +26,7 @@ from fxbucket.store import Store, Stored, default_folder
 from fxbucket.stored import compile_to_store, compiling_apart, load_stored
 from fxbucket.tasks import Outcome, task_for
 from fxbucket.torch_compat import no_other_compilation
+from fxbucket.uncompiled import runner_of
 from fxbucket.workers import Workers
 
 
@@ -327,7 +328,7 @@ def _built(program: Program, plan: Sequence[Job | None], known: Mapping[str, Mad
     artifacts = []
     for piece, job in zip(program.pieces, plan, strict=True):
         if job is None:
-            artifacts.append(Artifact(piece.name, piece.module.forward, piece.inputs, "as it is"))
+            artifacts.append(Artifact(piece.name, runner_of(piece.module), piece.inputs, "as it is"))
             continue
         made = known[job.key]
         inputs = piece.inputs

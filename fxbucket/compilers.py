@@ -27,12 +27,13 @@ from fxbucket.torch_compat import (
     repeatable_backward,
     without_tracing,
 )
+from fxbucket.uncompiled import runner_of
 
 Compile = Callable[[fx.GraphModule, Sequence[Any]], PieceCall]
 
 
 def _run_as_is(module: fx.GraphModule, _: Sequence[Any]) -> PieceCall:
-    return module.forward
+    return runner_of(module)
 
 
 def compiler_for(compiler: str | Compile, inductor_options: Mapping[str, Any]) -> Compile:

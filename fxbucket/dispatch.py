@@ -28,6 +28,7 @@ from fxbucket.passes.program import Program
 from fxbucket.passes.recordable import reasons_not_to_record
 from fxbucket.passes.symbolic import Number, symbols_in
 from fxbucket.profile import Recorder
+from fxbucket.uncompiled import runner_of
 
 MAX_DYNAMIC = 8
 """How many symbolic compilations one graph gets; each later call that none of them serves runs the graph as it is."""
@@ -63,6 +64,7 @@ class Dispatcher:
         self.coverage = (*map(str, overlaps(options.buckets)), *map(str, holes(options.buckets)))
         self.missed: Counter[tuple[tuple[str, Number], ...]] = Counter()
         self.eager_calls = 0
+        self._run_uncompiled = runner_of(program.capture.module)
         self._options = options
         self._lock = threading.RLock()
         self._background = background
@@ -292,8 +294,8 @@ class Dispatcher:
         self.eager_calls += 1
         recorder = self._compiler.recorder
         if recorder is None:
-            return self.program.capture.module.forward(*args)
+            return self._run_uncompiled(*args)
         started = recorder.clock()
-        result = self.program.capture.module.forward(*args)
+        result = self._run_uncompiled(*args)
         recorder.record(self._compiler.number, "as captured", (), [started, recorder.clock()])
         return result

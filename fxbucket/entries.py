@@ -24,6 +24,7 @@ from fxbucket.passes.program import Program
 from fxbucket.passes.symbolic import symbols_in
 from fxbucket.passes.verify import Verify
 from fxbucket.profile import Recorder
+from fxbucket.torch_compat import without_saved_tensor_hooks
 
 
 def _sizing(entry: Entry) -> Concretize | Bound:
@@ -57,6 +58,7 @@ class EntryCompiler:
     recorder: Recorder | None = None
     number: int = 0
 
+    @without_saved_tensor_hooks()
     def compile(self, entries: Sequence[Entry]) -> None:
         """Compile the pieces of several entries together, and put each one's function in the place that waits for it.
 

@@ -11,6 +11,7 @@ import torch
 
 from fxbucket.pad_plan import Fill, PaddedArgument, Plan
 from fxbucket.passes.captured import Capture, tensors_in
+from fxbucket.uncompiled import runner_of
 
 Function = Callable[..., Any]
 
@@ -30,7 +31,7 @@ def forward_trial(capture: Capture, plan: Plan, function: Function, args: Sequen
         What differed, or an empty text.
     """
     with torch.no_grad():
-        expected, effects = _run(capture, lambda given: capture.module.forward(*given), args)
+        expected, effects = _run(capture, lambda given: runner_of(capture.module)(*given), args)
         first: list[torch.Tensor] | None = None
         for kind in _KINDS:
             call = functools.partial(_padded_call, plan, function, kind=kind)
@@ -58,7 +59,7 @@ def gradient_trial(capture: Capture, plan: Plan, function: Function, args: Seque
         What differed, or an empty text.
     """
     try:
-        expected = _gradients(capture, lambda given: capture.module.forward(*given), args)
+        expected = _gradients(capture, lambda given: runner_of(capture.module)(*given), args)
     except RuntimeError:  # the captured graph cannot be differentiated either
         return ""
     try:

@@ -24,6 +24,7 @@ from fxbucket.passes.program import Program
 from fxbucket.passes.rows import RowProof, prove_rows
 from fxbucket.passes.symbolic import Number, is_float_symbol
 from fxbucket.passes.text import axis_namer
+from fxbucket.torch_compat import without_saved_tensor_hooks
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +157,7 @@ class Padding:
             )
         return self._proofs[symbols]
 
+    @without_saved_tensor_hooks()
     def _is_trusted(self, way: PaddedCall, sizes: Mapping[sympy.Symbol, Number], args: tuple[Any, ...]) -> bool:
         """Whether what cannot be proved has passed a trial; one trial for each bucket and set of axes."""
         with_gradients = self._program.capture.grad_enabled and torch.is_grad_enabled() and _follows_gradients(args)

@@ -55,14 +55,28 @@ def repeatable_backward() -> AbstractContextManager[Any]:
     """Return what makes compilers generate backward passes that leave saved values as they are.
 
     By default a compiled backward may write to the memory of what the forward saved for it, and then refuses
-    ``retain_graph=True`` and ``create_graph=True``. Stands for ``torch._functorch.config.donated_buffer``: the backward reads
-    that setting when it runs, and takes what was compiled with it off for something that must not run twice. So what is
-    replaced is the search for such memory, ``collect_bw_donated_buffer_idxs``: it finds none.
+    ``retain_graph=True`` and ``create_graph=True``. Stands for ``torch._functorch.config.donated_buffer``: the backward
+    reads that setting when it runs, and takes what was compiled with it off for something that must not run twice. So what
+    is replaced is the search for such memory, ``collect_bw_donated_buffer_idxs``: it finds none.
     """
     from torch._functorch._aot_autograd import graph_compile
 
     found: AbstractContextManager[Any] = mock.patch.object(graph_compile, "collect_bw_donated_buffer_idxs", return_value=[])
     return found
+
+
+@contextlib.contextmanager
+def without_saved_tensor_hooks() -> Iterator[None]:
+    """Do work in the middle of a call without the caller's hooks on what autograd saves, such as a checkpoint's.
+
+    Hooks of the innermost context alone are called, so one whose hooks do nothing hides the others. Stands for
+    ``torch._C._autograd._top_saved_tensors_default_hooks``, which tells whether there are any: compilers look at hooks too.
+    """
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        yield
+        return
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+        yield
 
 
 @contextlib.contextmanager
