@@ -22,6 +22,7 @@ from fxbucket.options import ON_MISS, Options, check_choice
 from fxbucket.padding import Padding
 from fxbucket.passes.admit import binding_for, settled
 from fxbucket.passes.buckets import Bucket
+from fxbucket.passes.captured import value_of
 from fxbucket.passes.coverage import holes, overlaps
 from fxbucket.passes.errors import FxbucketWarning, MissError, SizeError, StoppedError
 from fxbucket.passes.program import Program
@@ -143,10 +144,13 @@ class Dispatcher:
         if capture.refusal:
             warnings.warn(f"a graph runs as it is, uncompiled: {capture.refusal}.", FxbucketWarning, stacklevel=2)
             return Emitted(self._run_as_captured, "")
+        held = symbols_in([(value_of(node), node.args, node.kwargs) for node in capture.module.graph.nodes])
         for decision in self.program.decisions:
             if decision.admitted:
                 binding, bounds = settled(capture, decision.bucket)
-                if self.lookup.uses.keys() >= {*binding, *bounds.ranges, *symbols_in(bounds.conditions)}:
+                # A graph of a model that breaks need not hold all that an axis names; it depends on what it holds.
+                needed = held & binding.keys()
+                if self.lookup.uses.keys() >= {*needed, *bounds.ranges, *symbols_in(bounds.conditions)}:
                     self._enter(Entry(decision.bucket, binding, bounds=bounds))
         if self._options.pins_seen:
             self.lookup.pin_any()

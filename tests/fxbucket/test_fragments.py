@@ -33,6 +33,21 @@ def test_a_value_between_two_graphs_keeps_its_axis_and_its_buckets(compiler_name
     assert compiled.explain().calls() == {"rows=4": 4, "rows=8": 2, "dynamic": 2}
 
 
+@pytest.mark.parametrize("on_miss", ["dynamic", "error"])
+def test_a_graph_before_a_break_is_served_by_buckets_though_it_holds_one_of_an_axis_s_arguments_alone(on_miss: str):
+    def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        h = x.sin() if y.dim() == 1 else x
+        outside()
+        return h + y
+
+    axes = {"rows": ["x.shape[0]", "y.shape[0]"]}
+    compiled = fxbucket.compile(model, axes=axes, sizes={"rows": [4, 6]}, on_miss=on_miss, compiler="eager")
+    for rows in (4, 6, 4):
+        x, y = torch.randn(rows), torch.randn(rows)
+        assert torch.equal(compiled(x, y), model(x, y))
+    assert {name: count for name, count in compiled.explain().calls().items() if count} == {"rows=4": 4, "rows=6": 2}
+
+
 def test_a_value_of_other_size_arithmetic_varies_without_a_new_capture():
     def model(x: torch.Tensor) -> torch.Tensor:
         y = torch.cat([x, x])
