@@ -1,0 +1,122 @@
+"""Models of transformers, small and randomly initialised: ten training steps with varying lengths against eager."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+import fxbucket
+from tests.equality import assert_same_tree
+from tests.training.twins import gradients, served
+
+transformers = pytest.importorskip("transformers")
+
+LENGTHS = (16, 24, 13, 16, 24, 24, 9, 16, 20, 24)
+"""Two are pinned, 16 and 24; the others are misses."""
+VOCABULARY = 64
+
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A model of transformers.
+
+    Attributes:
+        name: the model's class.
+        config: its configuration's class.
+        settings: what the configuration is given.
+        attributes: what further inputs are given, beside ids and labels.
+        graphs: how many graphs the model breaks into: some log a warning in the middle.
+    """
+
+    name: str
+    config: str
+    settings: dict[str, Any]
+    attributes: tuple[str, ...] = ()
+    graphs: int = 1
+
+    def model(self) -> torch.nn.Module:
+        torch.manual_seed(0)
+        config = getattr(transformers, self.config)(**self.settings)
+        model: torch.nn.Module = getattr(transformers, self.name)(config).double().train()
+        return model
+
+
+ARCHITECTURES = [
+    Architecture("LlamaForCausalLM", "LlamaConfig", {**SIZES, "num_key_value_heads": 1, "use_cache": False}),
+    Architecture(
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64, "use_cache": False,
+         "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.0},
+        graphs=2,
+    ),
+    Architecture("BertForMaskedLM", "BertConfig", {**SIZES, "attention_probs_dropout_prob": 0.0}, ("attention_mask",)),
+    Architecture(
+        "MixtralForCausalLM",
+        "MixtralConfig",
+        {**SIZES, "num_key_value_heads": 1, "num_local_experts": 4, "num_experts_per_tok": 2, "use_cache": False,
+         "output_router_logits": True, "experts_implementation": "batched_mm"},
+        graphs=2,
+    ),
+]  # fmt: skip
+
+
+def batch(architecture: Architecture, length: int, step: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(100 * length + step)
+    ids = torch.randint(0, VOCABULARY, (2, length), generator=generator)
+    labels = ids.where(torch.rand(ids.shape, generator=generator) < 0.8, -100)
+    found = {"input_ids": ids, "labels": labels}
+    if "attention_mask" in architecture.attributes:
+        found["attention_mask"] = torch.arange(length).expand(2, -1) < torch.tensor([[length], [length - 4]])
+    return found
+
+
+def train(architecture: Architecture, compiler: str, **options: Any) -> None:
+    """Take ten steps both ways; compare losses, gradients and parameters after each."""
+    model = architecture.model()
+    eager = copy.deepcopy(model)
+    names = ["input_ids", "labels", *architecture.attributes]
+    axes = {"tokens": [f"{name}.shape[1]" for name in names]}
+    compiled = fxbucket.compile(model, axes=axes, sizes={"tokens": [16, 24]}, compiler=compiler, **options)
+    optimizers = [torch.optim.AdamW(side.parameters(), lr=1e-3) for side in (compiled, eager)]
+    for step, length in enumerate(LENGTHS):
+        losses = []
+        for side, optimizer in zip((compiled, eager), optimizers, strict=True):
+            torch.manual_seed(step)
+            optimizer.zero_grad()
+            loss = side(**batch(architecture, length, step)).loss
+            loss.backward()
+            losses.append(loss.detach())
+            optimizer.step()
+        what = f"step {step} with {length} tokens"
+        torch.testing.assert_close(*losses, rtol=1e-10, atol=1e-10, msg=lambda text, what=what: f"{what}: loss: {text}")
+        left, right = gradients(model), gradients(eager)
+        assert_same_tree(left, right, f"{what}: gradient", 1e-8, strides=False)
+        # Each step of AdamW divides by the size of a gradient, however small, so that rounding grows.
+        assert_same_tree(dict(model.named_parameters()), dict(eager.named_parameters()), f"{what}: parameter", 1e-6)
+    assert len(compiled.programs) == architecture.graphs, "no size is captured anew"
+    of_each = {"tokens=16": 3, "tokens=24": 4, "dynamic": 3}
+    assert served(compiled) == {bucket: count * architecture.graphs for bucket, count in of_each.items()}
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [pytest.param(each, marks=pytest.mark.slow if each.graphs > 1 else []) for each in ARCHITECTURES],
+    ids=[each.name for each in ARCHITECTURES],
+)
+def test_ten_steps_are_eager_s(architecture: Architecture):
+    train(architecture, "aot_eager")
+
+
+@pytest.mark.slow
+def test_ten_steps_through_inductor_are_eager_s():
+    train(ARCHITECTURES[0], "inductor", splitting_ops=["torch.nn.functional.scaled_dot_product_attention"])
