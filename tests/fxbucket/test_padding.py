@@ -402,3 +402,44 @@ def test_a_later_graph_may_lack_an_op_that_is_declared_row_safe():
     assert torch.equal(compiled(x, True), x.sin())
     assert torch.equal(compiled(x, False), x.cos())
     assert served(compiled) == {"t=8": (2, 2)}
+
+
+def spread(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Each element is made from itself, and the sizes are told, so that another bucket's could not go unnoticed."""
+    return x.relu() + 1, x.shape[0] * 100 + x.shape[1]
+
+
+pairs = st.tuples(st.integers(2, 9), st.integers(2, 9))
+
+
+@settings(max_examples=settings().max_examples // 2)
+@given(
+    st.lists(pairs, min_size=1, max_size=4, unique=True),
+    st.lists(st.tuples(st.integers(2, 6), st.integers(0, 3)), max_size=1),
+    st.lists(pairs, min_size=1, max_size=5),
+)
+def test_the_bucket_that_serves_is_the_one_that_a_plain_specification_picks(
+    pinned: list[tuple[int, int]], ranged: list[tuple[int, int]], calls: list[tuple[int, int]]
+):
+    torch.compiler.reset()
+    ranges = [{"a": (start, start + length)} for start, length in ranged]
+    compiled = fxbucket.compile(
+        spread, axes={"a": "x.shape[0]", "b": "x.shape[1]"}, sizes=[{"a": a, "b": b} for a, b in pinned], ranges=ranges,
+        on_miss="pad", compiler="eager", compile_when="lazily",
+    )  # fmt: skip
+    expected: dict[str, int] = {}
+    for a, b in calls:
+        x = torch.randn(a, b)
+        assert_equals_eager(compiled, spread, (x,), (x.clone(),))
+        larger = [(size_a * size_b, place) for place, (size_a, size_b) in enumerate(pinned) if size_a >= a and size_b >= b]
+        if (a, b) in pinned:
+            bucket = f"a={a}, b={b}"
+        elif any(start <= a <= start + length for start, length in ranged):
+            bucket = next(f"a={start}..{start + length}" for start, length in ranged)
+        elif larger:
+            size_a, size_b = pinned[min(larger)[1]]
+            bucket = f"a={size_a}, b={size_b}"
+        else:
+            bucket = "dynamic"
+        expected[bucket] = expected.get(bucket, 0) + 1
+    assert {bucket: calls for bucket, (calls, _) in served(compiled).items()} == expected
