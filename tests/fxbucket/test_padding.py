@@ -443,3 +443,23 @@ def test_the_bucket_that_serves_is_the_one_that_a_plain_specification_picks(
             bucket = "dynamic"
         expected[bucket] = expected.get(bucket, 0) + 1
     assert {bucket: calls for bucket, (calls, _) in served(compiled).items()} == expected
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cudagraphs", ["off", "full"])
+def test_calls_on_a_gpu_are_padded_with_gradients_and_without(cudagraphs: str):
+    model = Block().cuda()
+    compiled = padded(model, axis="x.shape[0]", compiler="inductor", cudagraphs=cudagraphs)
+    for call in range(8):
+        x = torch.randn(3 + 5 * (call % 4), 4, device="cuda")
+        with torch.no_grad():
+            for one, other in zip(compiled(x)[:2], model(x)[:2], strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+                assert one.stride() == other.stride()
+        wanted = tuple(model.parameters())
+        for one, other in zip(
+            torch.autograd.grad(compiled(x)[0].pow(2).sum(), wanted), torch.autograd.grad(model(x)[0].pow(2).sum(), wanted),
+            strict=True,
+        ):  # fmt: skip
+            torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
+    assert sum(bucket.padded for graph in compiled.explain().graphs for bucket in graph.buckets) >= 12

@@ -224,3 +224,17 @@ def test_a_function_may_decide_what_serves_a_miss():
         compiled(torch.randn(9, 2))
     with pytest.raises(OptionError, match=r"answer of on_miss.*'what' is not possible"):
         compiled(torch.randn(30, 2))
+
+
+@pytest.mark.gpu
+def test_a_range_answers_whether_indexes_of_32_bits_will_do():
+    model = torch.nn.Sequential(torch.nn.RMSNorm(64), torch.nn.Linear(64, 64)).cuda()
+    compiled = fxbucket.compile(model, ranges={"input.shape[0]": [Range(64, 1024, multiple_of=64)]})
+    with torch.no_grad():
+        for rows in (64, 1024, 65, 63):
+            x = torch.randn(rows, 64, device="cuda")
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-3, atol=1e-3)
+    bounded, dynamic = compiled.explain().graphs[0].buckets
+    assert (bounded.calls, dynamic.calls) == (2, 2)
+    assert bounded.conditions == ()
+    assert any("2147483647" in condition for condition in dynamic.conditions)
