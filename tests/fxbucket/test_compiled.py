@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import pickle
 from collections.abc import Callable
@@ -307,3 +308,92 @@ def test_programs_are_what_was_captured_symbolic_and_cut():
     assert program.open_symbols
     assert len(program.pieces) == 3
     assert [step.name for step in program.trail] == ["split", "discover", "admit", "deduplicate"]
+
+
+class Own(torch.nn.Module):
+    """Overrides what torch.nn.Module defines, and counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+        self.asked: list[str] = []
+
+    def train(self, mode: bool = True) -> Own:
+        self.asked.append("train")
+        return super().train(False)
+
+    def to(self, *args: Any, **kwargs: Any) -> Own:
+        self.asked.append("to")
+        return super().to(*args, **kwargs)
+
+    def parameters(self, recurse: bool = True) -> Any:
+        self.asked.append("parameters")
+        yield self.linear.weight
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        self.asked.append("state_dict")
+        return super().state_dict(*args, **kwargs)
+
+    def extra_repr(self) -> str:
+        return "own"
+
+    def forward(self, x: torch.Tensor, *, scale: float = 2.0) -> torch.Tensor:
+        return self.linear(x) * scale
+
+
+def compiled_own() -> tuple[Any, Own]:
+    own = Own()
+    return fxbucket.compile(own, sizes={"x.shape[0]": [4]}, compiler="eager"), own
+
+
+def test_methods_that_the_module_overrides_are_the_module_s_and_give_the_compiled_one():
+    compiled, own = compiled_own()
+    assert compiled.train() is compiled
+    assert compiled.to(torch.float64) is compiled
+    assert [p is own.linear.weight for p in compiled.parameters()] == [True]
+    assert compiled.eval() is compiled
+    assert (compiled.training, own.training) == (False, False)
+    outer = torch.nn.Sequential(compiled)
+    assert list(outer.state_dict()) == ["0.linear.weight", "0.linear.bias"]
+    assert own.asked == ["train", "to", "parameters", "train", "state_dict"]
+    assert compiled.extra_repr() == "own"
+    assert [type(module).__name__ for module in compiled.modules()] == ["CompiledModule", "Linear"]
+
+
+def test_a_compiled_module_is_of_its_module_s_class_to_who_asks_for_that():
+    compiled, own = compiled_own()
+    assert isinstance(compiled, Own)
+    assert isinstance(compiled, CompiledModule)
+    assert compiled.__class__ is Own
+    assert type(compiled) is CompiledModule
+    assert not isinstance(compiled, Net)
+    assert isinstance(own, Own)
+    assert not isinstance(own, CompiledModule)
+
+
+def test_forward_is_a_compiled_call_with_the_module_s_signature():
+    compiled, own = compiled_own()
+    assert inspect.signature(compiled.forward) == inspect.signature(own.forward)
+    x = torch.randn(4, 3)
+    assert torch.equal(compiled.forward(x, scale=3.0), own(x, scale=3.0))
+    assert compiled.explain().calls()["x.shape[0]=4"] == 1
+
+
+def test_what_is_put_in_the_place_of_forward_runs_around_calls():
+    compiled, own = compiled_own()
+    x = torch.randn(4, 3)
+    inner = compiled.forward
+    seen: list[int] = []
+
+    def around(*args: Any, **kwargs: Any) -> Any:
+        seen.append(len(args))
+        return inner(*args, **kwargs) + 1
+
+    compiled.forward = around
+    for _ in range(2):
+        assert torch.equal(compiled(x), own(x) + 1)
+    assert seen == [1, 1], "it is not captured"
+    assert compiled.explain().calls()["x.shape[0]=4"] == 2
+    del compiled.forward
+    assert torch.equal(compiled(x), own(x))
+    assert seen == [1, 1]
