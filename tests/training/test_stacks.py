@@ -169,7 +169,7 @@ def _with_names(cut: list[Any], training: Training) -> list[Any]:
 
 @pytest.mark.filterwarnings("ignore::fxbucket.FxbucketWarning")  # some stacks cannot be padded
 @pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
-@settings(max_examples=max(1, settings().max_examples // 4))
+@settings(max_examples=max(1, settings().max_examples // 6))
 @given(training=trainings())
 def test_a_stack_trains_as_in_eager(compiler: str, training: Training):
     check(training, compiler)

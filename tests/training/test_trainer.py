@@ -69,7 +69,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize(
     "settings",
-    [pytest.param(held, marks=pytest.mark.slow if name == "checkpoints" else []) for name, held in SETTINGS.items()],
+    [pytest.param(held, marks=[] if name == "plain" else pytest.mark.slow) for name, held in SETTINGS.items()],
     ids=SETTINGS,
 )
 def test_the_trainer_s_losses_and_parameters_are_eager_s(settings: dict[str, Any], tmp_path: Path):
@@ -87,6 +87,7 @@ def test_the_trainer_s_losses_and_parameters_are_eager_s(settings: dict[str, Any
     assert len(compiled.programs) == 2, "one for training, one for evaluation"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_the_model_s_own_and_training_goes_on_from_it(tmp_path: Path):
     first = fxbucket.compile(llama(), **OPTIONS)
     whole = trainer(first, tmp_path, save_strategy="steps", save_steps=4)
@@ -99,7 +100,9 @@ def test_a_checkpoint_is_the_model_s_own_and_training_goes_on_from_it(tmp_path: 
     assert_same_tree(again.state_dict(), first.state_dict(), "state after training went on", 1e-6)
 
 
-@pytest.mark.parametrize("order", ["adapters are compiled", "adapters are put into the compiled model"])
+@pytest.mark.parametrize(
+    "order", ["adapters are compiled", pytest.param("adapters are put into the compiled model", marks=pytest.mark.slow)]
+)
 def test_adapters_are_trained_and_saved_alone(order: str, tmp_path: Path):
     def adapted(model: Any) -> Any:
         torch.manual_seed(1)

@@ -39,7 +39,13 @@ class Twins:
     def backward(self, rows: int, loss: Callable[[Any], torch.Tensor] = lambda output: output.square().sum()) -> None:
         """Call both with equal rows, and have both do a backward pass of a loss."""
         for model in self.both:
-            loss(model(inputs(rows, model))).backward()
+            self.backward_of(model, rows, loss)
+
+    def backward_of(
+        self, model: Any, rows: int, loss: Callable[[Any], torch.Tensor] = lambda out: out.square().sum()
+    ) -> None:
+        """Call one of both and do a backward pass of a loss."""
+        loss(model(inputs(rows, model))).backward()
 
     def agree(self) -> None:
         """Compare parameters, buffers and gradients."""
