@@ -100,9 +100,8 @@ def test_a_checkpoint_is_the_model_s_own_and_training_goes_on_from_it(tmp_path: 
     assert_same_tree(again.state_dict(), first.state_dict(), "state after training went on", 1e-6)
 
 
-@pytest.mark.parametrize(
-    "order", ["adapters are compiled", pytest.param("adapters are put into the compiled model", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["adapters are compiled", "adapters are put into the compiled model"])
 def test_adapters_are_trained_and_saved_alone(order: str, tmp_path: Path):
     def adapted(model: Any) -> Any:
         torch.manual_seed(1)

@@ -17,6 +17,14 @@ from tests.equality import assert_same_tree
 each_compiler = pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
 
 
+Loss = Callable[[Any], torch.Tensor]
+
+
+def squares(output: torch.Tensor) -> torch.Tensor:
+    """Return the sum of squares."""
+    return output.square().sum()
+
+
 @dataclass
 class Twins:
     """A compiled model, and an eager one to which the same happens.
@@ -36,14 +44,12 @@ class Twins:
         """The two models, the compiled one first."""
         return self.compiled, self.eager
 
-    def backward(self, rows: int, loss: Callable[[Any], torch.Tensor] = lambda output: output.square().sum()) -> None:
+    def backward(self, rows: int, loss: Loss = squares) -> None:
         """Call both with equal rows, and have both do a backward pass of a loss."""
         for model in self.both:
             self.backward_of(model, rows, loss)
 
-    def backward_of(
-        self, model: Any, rows: int, loss: Callable[[Any], torch.Tensor] = lambda out: out.square().sum()
-    ) -> None:
+    def backward_of(self, model: Any, rows: int, loss: Loss = squares) -> None:
         """Call one of both and do a backward pass of a loss."""
         loss(model(inputs(rows, model))).backward()
 
