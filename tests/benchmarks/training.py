@@ -26,7 +26,7 @@ from tests.benchmarks.document import IMAGES, provenance, save_plot, table, writ
 
 WAYS = ("eager", "dynamic=True", "dynamic=False", "fxbucket")
 LADDER = (192, 320, 448)
-NUM_LENGTHS, ROUNDS, NUM_LAYERS = 10, 4, 4
+NUM_LENGTHS, ROUNDS, NUM_LAYERS = 8, 5, 3
 VOCABULARY = 256
 ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
 
