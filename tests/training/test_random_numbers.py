@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from tests.field.runner import LONG
 from tests.training.twins import Twins, origins, served, twins
 
 RANDOM = {
@@ -75,7 +76,8 @@ def pair_of(kind: str, compiler: str, **options: Any) -> Twins:
     [
         *((kind, "aot_eager") for kind in RANDOM),
         ("dropout", "eager"),
-        *(pytest.param(kind, "inductor", marks=pytest.mark.slow) for kind in RANDOM),
+        pytest.param("dropout", "inductor", marks=pytest.mark.slow),
+        *(pytest.param(kind, "inductor", marks=[pytest.mark.slow, LONG]) for kind in RANDOM if kind != "dropout"),
     ],
 )
 def test_layers_that_share_an_artifact_draw_numbers_of_their_own(kind: str, compiler: str):
