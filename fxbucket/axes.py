@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter, Signature
@@ -233,14 +232,3 @@ def readings_of(name: str, value: Any, depth: int = 3) -> Iterable[str]:
     elif depth and hasattr(value, "__dataclass_fields__"):
         for field in value.__dataclass_fields__:
             yield from readings_of(f"{name}.{field}", getattr(value, field, None), depth - 1)
-
-
-_ROOT = re.compile(r"^L\[(['\"])(?P<name>\w+)\1\]")
-_KWARG = re.compile(r"^kwargs\[(['\"])(?P<name>\w+)\1\]")
-
-
-def python_spelling(source: str) -> str:
-    """Return the Python expression for torch's text of a place: ``x.shape[0]`` for ``L['x'].size()[0]``."""
-    text = _ROOT.sub(lambda match: match["name"], source)
-    text = _KWARG.sub(lambda match: match["name"], text)
-    return text.replace(".size()[", ".shape[").replace(".stride()[", ".stride()[")

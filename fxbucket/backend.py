@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fxbucket.axes import AxisSpec, python_spelling
+from fxbucket.axes import AxisSpec
 from fxbucket.background import Background
 from fxbucket.build import Builder
 from fxbucket.capture import program_of
@@ -24,7 +24,7 @@ from fxbucket.gradients import check_backward
 from fxbucket.journal import Journal
 from fxbucket.options import Options
 from fxbucket.passes.admit import Admit
-from fxbucket.passes.captured import Capture, value_of
+from fxbucket.passes.captured import Capture, python_spelling, value_of
 from fxbucket.passes.deduplicate import Deduplicate
 from fxbucket.passes.discover import Discover
 from fxbucket.passes.errors import AxisError, FxbucketWarning, OptionError, nearest

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 from fxbucket.axes import AxisSpec
-from fxbucket.passes.buckets import Bucket, Extent, Range
+from fxbucket.passes.buckets import Bucket, Extent, Range, is_int
 from fxbucket.passes.errors import OptionError, SizeError, nearest
 
 
@@ -56,7 +56,7 @@ def range_combinations(ranges: object) -> list[dict[str, Extent]]:
                 raise OptionError(f"ranges of axis {axis!r}: {listed!r} is not a list; write [{listed!r}] for one range.")
             if not listed:
                 raise OptionError(f"ranges of axis {axis!r}: the list is empty; give a range, or leave the axis out.")
-            if len(listed) == 2 and all(_is_int(end) for end in listed):
+            if len(listed) == 2 and all(is_int(end) for end in listed):
                 raise OptionError(f"ranges of axis {axis!r}: {listed!r} are two ints; write [({listed[0]}, {listed[1]})].")
             crossed[axis] = [_extent(axis, item) for item in listed]
         found = [dict(zip(crossed, extents, strict=True)) for extents in itertools.product(*crossed.values())]
@@ -81,7 +81,7 @@ def range_combinations(ranges: object) -> list[dict[str, Extent]]:
 
 def _extent(axis: object, given: object) -> Extent:
     """Return one extent: a :class:`Range`, a pair of ends, or a size."""
-    if isinstance(given, Range) or _is_int(given):
+    if isinstance(given, Range) or is_int(given):
         return given  # type: ignore[return-value]
     if isinstance(given, tuple) and len(given) == 2:
         return Range(*given)
@@ -102,10 +102,6 @@ def named_buckets(combinations: Sequence[Mapping[str, Extent]], name_of: Callabl
     return tuple(Bucket.of({name_of(name): extent for name, extent in extents.items()}) for extents in combinations)
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _check_list(axis: object, listed: object) -> None:
     if not isinstance(listed, Sequence) or isinstance(listed, str):
         raise OptionError(f"sizes of axis {axis!r}: {listed!r} is not a list of ints; write [{listed!r}] for one size.")
@@ -119,7 +115,7 @@ def _check_list(axis: object, listed: object) -> None:
 
 
 def _check_size(axis: object, size: object) -> None:
-    if not _is_int(size):
+    if not is_int(size):
         hint = "use ranges for a range" if isinstance(size, (Range, tuple)) else "sizes are ints"
         raise OptionError(f"sizes of axis {axis!r}: {size!r} is {type(size).__name__}; {hint}.")
 

@@ -10,13 +10,22 @@ import sympy
 import torch
 from torch import fx
 
-from fxbucket.axes import AxisSpec, Reading, axis_specs, python_spelling
+from fxbucket.axes import AxisSpec, Reading, axis_specs
 from fxbucket.fragments import handed_on
 from fxbucket.frame import CallFrame, capturing, entry_point
 from fxbucket.passes.aliasing import exposed_placeholders, written_overlap, written_placeholders
 from fxbucket.passes.ambient import Ambient
 from fxbucket.passes.buckets import NO_LOWER_BOUND, Range
-from fxbucket.passes.captured import Axis, Capture, Guard, Placeholder, PlaceholderRole, tensors_in, value_of
+from fxbucket.passes.captured import (
+    Axis,
+    Capture,
+    Guard,
+    Placeholder,
+    PlaceholderRole,
+    python_spelling,
+    tensors_in,
+    value_of,
+)
 from fxbucket.passes.errors import AxisError, CaptureError, FxbucketError
 from fxbucket.passes.identities import forward_identities
 from fxbucket.passes.nodes import SHAPE_CHANGERS

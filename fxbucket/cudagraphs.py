@@ -12,10 +12,12 @@ from typing import Any, Literal
 import sympy
 import torch
 
+from fxbucket.copies import strided_copy
 from fxbucket.passes.captured import Capture, value_of
 from fxbucket.passes.errors import FxbucketWarning
 from fxbucket.passes.program import Program
 from fxbucket.passes.symbolic import Number, evaluate, expression_of, symbols_in
+from fxbucket.passes.tensors import span
 from fxbucket.torch_compat import same_addresses
 
 Function = Callable[..., Any]
@@ -220,8 +222,7 @@ def _owned(results: Any, given: Any, args: Sequence[Any], copies: bool) -> Any:
         return args[given]
     if not isinstance(results, torch.Tensor) or not copies:
         return results
-    made = torch.empty_strided(results.shape, results.stride(), dtype=results.dtype, device=results.device)
-    return made.copy_(results)
+    return strided_copy(results, results.stride())
 
 
 def _given(capture: Capture) -> Any:
@@ -260,7 +261,7 @@ class StaticBuffers:
 
     def buffer(self, position: int, like: torch.Tensor) -> torch.Tensor:
         """Return the buffer of an argument, as a tensor of the same sizes and strides."""
-        needed = _reach(like.shape, like.stride()) * like.element_size()
+        needed = span(like.shape, like.stride()) * like.element_size()
         memory = self._memory.get(position)
         if memory is None or memory.numel() < needed:
             num_bytes = max(needed, self._num_bytes.get(position, 0))
@@ -278,17 +279,10 @@ class StaticBuffers:
             torch._foreach_copy_([buffer for buffer, _ in pairs], [tensor for _, tensor in pairs], non_blocking=True)
 
 
-def _reach(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Return how many elements of memory a tensor spans."""
-    if 0 in shape:
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-
-
 def _num_bytes(value: torch.Tensor, binding: Mapping[sympy.Symbol, Number]) -> int:
     """Return the bytes that a tensor of the capture spans in a bucket; 0 where that is not known."""
     numbers = (*value.shape, *value.stride())
     if not symbols_in(numbers) <= binding.keys():
         return 0
     found = [int(evaluate(expression_of(number), binding)) for number in numbers]
-    return _reach(found[: value.dim()], found[value.dim() :]) * value.element_size()
+    return span(found[: value.dim()], found[value.dim() :]) * value.element_size()

@@ -44,7 +44,6 @@ class Dispatcher:
         dynamic: the symbolic compilations that serve misses.
         lookup: which entry serves which sizes.
         missed: how often no bucket served a combination of sizes, by the axes' names.
-        coverage: where the ranges that were asked for overlap, and what lies between them.
         eager_calls: how many calls ran the captured graph as it is.
         emitted: the look-up in front of the buckets.
     """
@@ -62,7 +61,6 @@ class Dispatcher:
         self._journal = journal
         self.entries: list[Entry] = []
         self.dynamic: list[Entry] = []
-        self.coverage = (*map(str, overlaps(options.buckets)), *map(str, holes(options.buckets)))
         self.missed: Counter[tuple[tuple[str, Number], ...]] = Counter()
         self.eager_calls = 0
         self._run_uncompiled = runner_of(program.capture.module)
@@ -170,12 +168,8 @@ class Dispatcher:
                 assert entry.run is not None  # the compilation has put it there
                 return entry.run(*args)
 
-        entered = (
-            self.lookup.add_range(entry, entry.bounds, first_call)
-            if entry.bucket.ranges
-            else (self.lookup.pin(entry, first_call))
-        )
-        if entered:
+        enter = self.lookup.add_range if entry.bucket.ranges else self.lookup.pin
+        if enter(entry, first_call):
             self.entries.append(entry)
 
     def _recorded(self, entry: Entry, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -228,6 +222,12 @@ class Dispatcher:
         if on_miss == "eager":
             return self._run_as_captured(*args)
         return self._run_dynamic(sizes, args)
+
+    @property
+    def coverage(self) -> tuple[str, ...]:
+        """Where the ranges that were asked for overlap, and what lies between them."""
+        buckets = self._options.buckets
+        return (*map(str, overlaps(buckets)), *map(str, holes(buckets)))
 
     @property
     def unpadded(self) -> tuple[str, ...]:

@@ -12,7 +12,6 @@ from fxbucket.entry import Entry
 from fxbucket.passes.aliasing import exposed_placeholders
 from fxbucket.passes.discover import cheapest_use
 from fxbucket.passes.program import Program, SymbolUse
-from fxbucket.passes.ranges import Bounds
 from fxbucket.passes.symbolic import Number
 
 Function = Callable[..., Any]
@@ -31,7 +30,7 @@ class Lookup:
     def __init__(self, program: Program) -> None:
         found = {symbol: cheapest_use(program, symbol) for symbol in program.capture.hints}
         self.uses = {symbol: use for symbol, use in found.items() if use is not None}
-        self.padded: dict[Any, Function] | None = None
+        self.padded: dict[Any, Any] | None = None
         self.seen: dict[Any, int] = {}
         self._program = program
         self._read = key_function(list(self.uses.values())).function
@@ -75,10 +74,10 @@ class Lookup:
         entry.ready = lambda made: table.__setitem__(key, made)
         return True
 
-    def add_range(self, entry: Entry, bounds: Bounds, function: Function) -> bool:
+    def add_range(self, entry: Entry, function: Function) -> bool:
         """Have a function serve the sizes of a range, as :meth:`pin` does; to be called before :meth:`emitted`."""
         binding = {symbol: value for symbol, value in entry.binding.items() if symbol in self.uses}
-        test = RangeTest(binding, bounds.ranges, bounds.conditions)
+        test = RangeTest(binding, entry.bounds.ranges, entry.bounds.conditions)
         if test in self._tests or any(known.is_always for known in self._tests):
             return False
         number = len(self._tests)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from fxbucket.axes import AxisSpec, axis_specs
 from fxbucket.bucket_options import check_negative, named_buckets, pinned_combinations, range_combinations
 from fxbucket.passes.boundaries import Boundary, as_boundary
-from fxbucket.passes.buckets import Bucket
+from fxbucket.passes.buckets import Bucket, is_int
 from fxbucket.passes.errors import OptionError, nearest
 from fxbucket.passes.pipeline import Pass
 
@@ -104,7 +104,7 @@ class Options:
         check_choice("cudagraphs", self.cudagraphs, ("off", "full"))
         check_choice("cudagraph_outputs", self.cudagraph_outputs, ("copy", "static"))
         most = self.cudagraph_max_buckets
-        if most is not None and (not _is_int(most) or most < 1):
+        if most is not None and (not is_int(most) or most < 1):
             raise OptionError(f"cudagraph_max_buckets={most!r}: give an int of at least 1, or None for all.")
         check_choice("padding", self.padding, ("proved", "tested"))
         if not isinstance(self.pad_values, Mapping) or not all(
@@ -115,7 +115,7 @@ class Options:
             raise OptionError(f"row_safe_ops={self.row_safe_ops!r}: give a list of op names, overloads or functions.")
         if not isinstance(self.compiler, str) and not callable(self.compiler):
             raise OptionError(f"compiler={self.compiler!r}: give a name such as 'inductor', or a callable.")
-        if not _is_int(self.max_seen) or self.max_seen < 1:
+        if not is_int(self.max_seen) or self.max_seen < 1:
             raise OptionError(f"max_seen={self.max_seen!r}: give an int of at least 1.")
         if not isinstance(self.axes, Mapping):
             raise OptionError(f"axes={self.axes!r}: give a dict from short names to expressions.")
@@ -125,7 +125,7 @@ class Options:
             raise OptionError(f"debug_dir={self.debug_dir!r}: give the path of a folder, or leave the option out.")
         if self.cache is not None and not isinstance(self.cache, (str, os.PathLike)):
             raise OptionError(f"cache={self.cache!r}: give a folder, 'default', or None.")
-        is_number = isinstance(self.workers, int) and _is_int(self.workers) and self.workers >= 0
+        is_number = isinstance(self.workers, int) and is_int(self.workers) and self.workers >= 0
         if self.workers is not None and not is_number and not callable(getattr(self.workers, "submit", None)):
             raise OptionError(f"workers={self.workers!r}: give an int of at least 0, an executor, or None.")
         if isinstance(self.workers, ThreadPoolExecutor):
@@ -181,7 +181,3 @@ def check_choice(name: str, value: object, possible: Sequence[str]) -> None:
     """Raise :class:`OptionError` where a value is not one of the possible words."""
     if value not in possible:
         raise OptionError(f"{name}={value!r} is not possible; {nearest(str(value), possible)}.")
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -10,6 +10,7 @@ import sympy
 import torch
 from torch import fx
 
+from fxbucket.copies import strided_copy
 from fxbucket.passes.aliasing import storage_of
 from fxbucket.passes.captured import Capture, tensors_in, value_of
 from fxbucket.passes.errors import FxbucketError
@@ -82,8 +83,7 @@ class Own:
             return view
         if all(one == other for one, other, size in zip(strides, self.strides, self.shape, strict=True) if size > 1):
             return view
-        made = torch.empty_strided(self.shape, self.strides, dtype=view.dtype, device=view.device)
-        return made.copy_(view)
+        return strided_copy(view, self.strides)
 
 
 @dataclass(frozen=True)
@@ -102,14 +102,12 @@ class Plan:
         numbers: ``(position, number)`` of the int arguments that are sizes.
         results: the structure of the results: :class:`Own`, :class:`Given`, a number, or ``None`` for what stays as it is.
         written: positions of the padded arguments that the graph writes to.
-        wasted: the share of the padded arguments' elements that is padding.
     """
 
     tensors: tuple[PaddedArgument, ...]
     numbers: tuple[tuple[int, int], ...]
     results: Any
     written: tuple[int, ...]
-    wasted: float
 
     def arguments(self, args: Sequence[Any]) -> list[Any]:
         """Return a call's arguments, padded."""
@@ -177,10 +175,8 @@ def make_plan(
     written = tuple(position for position in capture.written if position in grown)
     if written and capture.grad_enabled and any(_needs_grad(node) for node in nodes):
         raise UnpaddableError("the graph writes to an argument that would be padded, and autograd follows the call")
-    real = sum(_elements(value_of(nodes[held.position]), sizes) for held in tensors)
-    whole = sum(_product(held.shape) for held in tensors)
     results = _results(capture, nodes, grown, sizes, target)
-    return Plan(tuple(tensors), tuple(numbers), results, written, 1 - real / whole if whole else 0.0)
+    return Plan(tuple(tensors), tuple(numbers), results, written)
 
 
 def _padded_argument(
@@ -286,14 +282,3 @@ def _at(value: Any, sizes: Mapping[sympy.Symbol, Number]) -> Number:
 
 def _all(numbers: Sequence[Any], sizes: Mapping[sympy.Symbol, Number]) -> tuple[int, ...]:
     return tuple(int(_at(number, sizes)) for number in numbers)
-
-
-def _product(shape: Sequence[int]) -> int:
-    product = 1
-    for size in shape:
-        product *= size
-    return product
-
-
-def _elements(value: torch.Tensor, sizes: Mapping[sympy.Symbol, Number]) -> int:
-    return _product(_all(value.shape, sizes))

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fxbucket.copies import strided_copy
 from fxbucket.pad_plan import Fill, PaddedArgument, Plan
 from fxbucket.passes.captured import Capture, tensors_in
 from fxbucket.uncompiled import runner_of
@@ -130,18 +131,13 @@ def _copied(capture: Capture, args: Sequence[Any]) -> list[Any]:
     """Return arguments such that the graph's writes reach none of the call's own."""
     given = list(args)
     for position in capture.written:
-        given[position] = _clone(args[position])
+        given[position] = strided_copy(args[position], args[position].stride())
     return given
-
-
-def _clone(tensor: torch.Tensor) -> torch.Tensor:
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    return made.copy_(tensor)
 
 
 def _leaf(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.requires_grad:
-        return _clone(value.detach()).requires_grad_()
+        return strided_copy(value.detach(), value.stride()).requires_grad_()
     return value
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import sympy
 import torch
 
-from fxbucket.axes import python_spelling
 from fxbucket.entry import Entry
 from fxbucket.journal import Journal
 from fxbucket.lookup import Lookup
 from fxbucket.options import Options
 from fxbucket.pad_plan import Fill, Plan, UnpaddableError, make_plan
 from fxbucket.pad_trial import forward_trial, gradient_trial
+from fxbucket.passes.captured import python_spelling
 from fxbucket.passes.errors import FxbucketWarning, nearest
 from fxbucket.passes.lowering import Lowered, lower
 from fxbucket.passes.program import Program
@@ -35,11 +35,13 @@ class PaddedCall:
         entry: the larger bucket.
         plan: how arguments grow and results are cut.
         sizes: the sizes of the calls, by the axes' names.
+        symbols: those that the bucket has larger than the calls.
     """
 
     entry: Entry
     plan: Plan
     sizes: tuple[tuple[str, Number], ...]
+    symbols: frozenset[sympy.Symbol]
 
     def __call__(self, *args: Any) -> Any:
         """Pad a call, run it, and return its own results."""
@@ -67,6 +69,8 @@ class Padding:
         self._journal = journal
         self._entries = entries
         self._lookup = lookup
+        # Where every miss is padded, the look-up reads this table itself.
+        self._served: dict[Any, PaddedCall] = lookup.padded if lookup.padded is not None else {}
         self._refused: set[tuple[Number, ...]] = set()
         self._lowered: Lowered | None = None
         self._proofs: dict[frozenset[sympy.Symbol], RowProof] = {}
@@ -89,6 +93,10 @@ class Padding:
                 self._forget()
             if key in self._refused:
                 return None
+            place = key if len(key) != 1 else key[0]
+            found = self._served.get(place)
+            if found is not None:
+                return found
             made = self._way(sizes)
             if made is None:
                 self._refused.add(key)
@@ -96,21 +104,18 @@ class Padding:
             is_background = self._options.compile_when == "background"
             if made.entry.run is None or (made.entry.emitted is None and is_background):
                 return None
-            if not self._is_trusted(made, sizes, args):
+            if not self._is_trusted(made, args):
                 self._refused.add(key)
                 return None
-            if self._lookup.padded is not None:
-                if len(self._lookup.padded) >= _MOST_SIZES:
-                    self._lookup.padded.clear()
-                # From now on the look-up finds it at once.
-                self._lookup.padded[key if len(key) != 1 else key[0]] = made
+            if len(self._served) >= _MOST_SIZES:
+                self._served.clear()
+            self._served[place] = made
             return made
 
     def _forget(self) -> None:
         self._refused.clear()
         self._known_entries = len(self._entries)
-        if self._lookup.padded is not None:
-            self._lookup.padded.clear()
+        self._served.clear()
 
     def _way(self, sizes: Mapping[sympy.Symbol, Number]) -> PaddedCall | None:
         entry = self._next_larger(sizes)
@@ -127,7 +132,7 @@ class Padding:
         except UnpaddableError as error:
             self._refuse(str(error))
             return None
-        return PaddedCall(entry, plan, tuple(self._lookup.all_by_name(sizes).items()))
+        return PaddedCall(entry, plan, tuple(self._lookup.all_by_name(sizes).items()), changed)
 
     def _next_larger(self, sizes: Mapping[sympy.Symbol, Number]) -> Entry | None:
         """Return the pinned bucket that holds these sizes with the fewest elements more; the first of equals."""
@@ -158,14 +163,13 @@ class Padding:
         return self._proofs[symbols]
 
     @without_saved_tensor_hooks()
-    def _is_trusted(self, way: PaddedCall, sizes: Mapping[sympy.Symbol, Number], args: tuple[Any, ...]) -> bool:
+    def _is_trusted(self, way: PaddedCall, args: tuple[Any, ...]) -> bool:
         """Whether what cannot be proved has passed a trial; one trial for each bucket and set of axes."""
         with_gradients = self._program.capture.grad_enabled and torch.is_grad_enabled() and _follows_gradients(args)
         if self._options.padding == "proved" and not with_gradients:
             return True
         entry, capture = way.entry, self._program.capture
-        changed = frozenset(symbol for symbol, value in entry.binding.items() if sizes.get(symbol, value) != value)
-        key = (id(entry), changed, with_gradients)
+        key = (id(entry), way.symbols, with_gradients)
         if key not in self._tried:
             assert entry.run is not None  # the caller has looked
             failed, calls = "", entry.counter[0]
@@ -176,7 +180,7 @@ class Padding:
             entry.counter[0] = calls
             self._tried[key] = failed
             if failed:
-                names = ", ".join(axis_namer(capture.axes)(symbol) for symbol in sorted(changed, key=str))
+                names = ", ".join(axis_namer(capture.axes)(symbol) for symbol in sorted(way.symbols, key=str))
                 self._refuse(f"a trial of padding {names} to {entry.bucket} failed: {failed}")
         return not self._tried[key]
 

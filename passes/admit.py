@@ -15,7 +15,7 @@ from fxbucket.passes.errors import AxisError, SizeError
 from fxbucket.passes.pipeline import BasePass
 from fxbucket.passes.program import Decision, Finding, Program
 from fxbucket.passes.ranges import Bounds, bounds_of
-from fxbucket.passes.symbolic import Number, substitute, symbols_in
+from fxbucket.passes.symbolic import Number, is_float_symbol, substitute, symbols_in
 from fxbucket.passes.text import Namer, axis_namer, condition_text
 
 
@@ -75,6 +75,24 @@ def _solve(axis: Axis, expression: sympy.Basic, size: Number, name: Namer) -> tu
             if root.is_integer and substitute(expression, {free[0]: int(root)}) == size:
                 return free[0], int(root)
     raise SizeError(f"axis {axis.name!r} is {name(expression)} in this capture and cannot be {size}.")
+
+
+def with_floats(
+    capture: Capture, binding: Mapping[sympy.Symbol, Number], hints: Mapping[sympy.Symbol, Number], title: str
+) -> dict[sympy.Symbol, Number]:
+    """Return a binding with the floats of a call, too: compilers take each as a constant of its own.
+
+    Raises:
+        SizeError: it breaks a guard of the capture; begins with ``title``.
+    """
+    found = dict(binding)
+    for symbol, hint in {**capture.hints, **hints}.items():
+        if is_float_symbol(symbol):
+            found.setdefault(symbol, hint)
+    broken = broken_guard(capture, found)
+    if broken:
+        raise SizeError(f"{title} breaks a guard: {broken}.")
+    return found
 
 
 def broken_guard(capture: Capture, binding: Mapping[sympy.Symbol, Number]) -> str:

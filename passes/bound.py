@@ -8,14 +8,14 @@ from typing import ClassVar
 
 import sympy
 
-from fxbucket.passes.admit import broken_guard, settled
+from fxbucket.passes.admit import settled, with_floats
 from fxbucket.passes.buckets import Bucket, Extent, Range
-from fxbucket.passes.errors import PreconditionError, SizeError
+from fxbucket.passes.errors import PreconditionError
 from fxbucket.passes.hints import hints_beside
 from fxbucket.passes.pipeline import BasePass
 from fxbucket.passes.program import Finding, Program
 from fxbucket.passes.rebuild import check_bound, for_bucket
-from fxbucket.passes.symbolic import Number, is_float_symbol
+from fxbucket.passes.symbolic import Number
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,7 @@ class Bound(BasePass):
     def run(self, program: Program) -> Program:
         capture = program.capture
         binding, bounds = settled(capture, self.bucket)
-        for symbol, hint in {**capture.hints, **self.hints}.items():
-            if is_float_symbol(symbol):
-                # Compilers take a float as a constant, so each value of one is a compilation of its own.
-                binding.setdefault(symbol, hint)
-        broken = broken_guard(capture, binding)
-        if broken:
-            raise SizeError(f"bound: {self.bucket} breaks a guard: {broken}.")
+        binding = with_floats(capture, binding, self.hints, f"bound: {self.bucket}")
         hints = hints_beside(capture, binding, self.hints, bounds)
         named = {name if name in capture.unseen else capture.axis(name).name: extent for name, extent in self.bucket}
         done = for_bucket(program, Bucket.of(named), binding, hints, bounds)

@@ -33,7 +33,7 @@ class Range:
         given = (("start", self.start), ("end", self.end), ("multiple_of", self.multiple_of), ("hint", self.hint))
         for name, number in given:
             optional = name in ("end", "hint")
-            if (number is None and not optional) or (number is not None and not _is_int(number)):
+            if (number is None and not optional) or (number is not None and not is_int(number)):
                 more = ", or None for no upper bound" if name == "end" else ""
                 raise OptionError(f"Range: {name}={number!r} is not an int; give ints{more}.")
         if self.multiple_of < 1:
@@ -96,7 +96,8 @@ _NOT_SMALL = 1024
 """Where a range without an end is tried: a compiler that sees a small size chooses for small sizes."""
 
 
-def _is_int(value: object) -> bool:
+def is_int(value: object) -> bool:
+    """Whether a value is an int and no bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -148,6 +149,17 @@ class Capture:
     def ranges(self) -> dict[sympy.Symbol, Range]:
         """The inclusive range of each symbol in which the capture is valid."""
         return {symbol: axis.range for axis in self.axes for symbol in axis.symbols}
+
+
+_ROOT = re.compile(r"^L\[(['\"])(?P<name>\w+)\1\]")
+_KWARG = re.compile(r"^kwargs\[(['\"])(?P<name>\w+)\1\]")
+
+
+def python_spelling(source: str) -> str:
+    """Return the Python expression for torch's text of a place: ``x.shape[0]`` for ``L['x'].size()[0]``."""
+    text = _ROOT.sub(lambda match: match["name"], source)
+    text = _KWARG.sub(lambda match: match["name"], text)
+    return text.replace(".size()[", ".shape[").replace(".stride()[", ".stride()[")
 
 
 def value_of(node: fx.Node) -> Any:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import sympy
 
-from fxbucket.passes.admit import binding_for, broken_guard
+from fxbucket.passes.admit import binding_for, with_floats
 from fxbucket.passes.buckets import Bucket
 from fxbucket.passes.errors import PreconditionError, SizeError
 from fxbucket.passes.hints import hints_beside
@@ -16,7 +16,7 @@ from fxbucket.passes.pipeline import BasePass
 from fxbucket.passes.program import Finding, Program
 from fxbucket.passes.ranges import Bounds
 from fxbucket.passes.rebuild import check_bound, for_bucket
-from fxbucket.passes.symbolic import Number, is_float_symbol, is_unbacked
+from fxbucket.passes.symbolic import Number, is_unbacked
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,7 @@ class Concretize(BasePass):
         capture = program.capture
         bucket = self.sizes if isinstance(self.sizes, Bucket) else None
         sizes: Mapping[str, Number] = bucket.sizes if bucket is not None else self.sizes  # type: ignore[assignment]
-        binding = binding_for(capture, sizes)
-        for symbol, hint in {**capture.hints, **self.hints}.items():
-            if is_float_symbol(symbol):
-                # Compilers take a float as a constant, so each value of one is a compilation of its own.
-                binding.setdefault(symbol, hint)
-        broken = broken_guard(capture, binding)
-        if broken:
-            raise SizeError(f"concretize: {_sizes_text(sizes)} breaks a guard: {broken}.")
+        binding = with_floats(capture, binding_for(capture, sizes), self.hints, f"concretize: {_sizes_text(sizes)}")
         open_axes = [axis for axis in capture.axes if any(symbol not in binding for symbol in axis.symbols)]
         if open_axes and self.remaining == "error":
             names = ", ".join(repr(axis.name) for axis in open_axes)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import sympy
 from torch import fx
 
-from fxbucket.passes.captured import Capture
+from fxbucket.passes.captured import Capture, python_spelling
 from fxbucket.passes.errors import AxisError, OptionError, nearest
 from fxbucket.passes.lowering import Lowered, lower, values_in
 from fxbucket.passes.opnames import graph_op_names, names_of_callable, op_names, spellings_of
@@ -172,15 +172,9 @@ def positions_of(capture: Capture, fills: Mapping[str, Scalar]) -> dict[int, Sca
     spellings = {
         spelling: placeholder.index
         for placeholder in capture.placeholders
-        for spelling in (placeholder.name, python_name(placeholder.source))
+        for spelling in (placeholder.name, python_spelling(placeholder.source))
     }
     for name in fills:
         if name not in spellings:
             raise OptionError(f"fills: {name!r} is no argument of the graph; {nearest(name, spellings)}.")
     return {spellings[name]: fill for name, fill in fills.items()}
-
-
-def python_name(source: str) -> str:
-    """Return torch's text for an argument as Python writes it: ``batch['ids']`` for ``L['batch']['ids']``."""
-    head, bracket, rest = source.removeprefix("L['").partition("']")
-    return head + rest if source.startswith("L['") and bracket else source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,11 @@ class TensorFacts:
         )
 
 
+def span(sizes: Sequence[int], strides: Sequence[int]) -> int:
+    """Return how many elements of memory lie between a tensor's first and its last, both included."""
+    return 0 if 0 in sizes else 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+
+
 def build_plain(facts: TensorFacts, length: Any, mode: FakeTensorMode) -> torch.Tensor | None:
     """Return a fake tensor with these facts over a storage of its own of ``length`` bytes, the quick way.
 
@@ -77,10 +83,7 @@ def build_plain(facts: TensorFacts, length: Any, mode: FakeTensorMode) -> torch.
         return None
     if (facts.requires_grad and not facts.is_leaf) or torch.is_inference_mode_enabled():
         return None
-    reach = 0
-    if 0 not in facts.sizes:
-        reach = 1 + sum((size - 1) * stride for size, stride in zip(facts.sizes, facts.strides, strict=True))
-    if reach * facts.dtype.itemsize != length:
+    if span(facts.sizes, facts.strides) * facts.dtype.itemsize != length:
         return None
     with mode:
         built = torch.empty_strided(facts.sizes, facts.strides, dtype=facts.dtype, device=facts.device)

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fxbucket.axes import axis_specs, bound_arguments, parse_reading, python_spelling, readings_of
+from fxbucket.axes import axis_specs, bound_arguments, parse_reading, readings_of
+from fxbucket.passes.captured import python_spelling
 from fxbucket.passes.errors import AxisError
 
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 import fxbucket
 from fxbucket.passes import Pipeline, Program, RowSafety, Split, at_op
+from fxbucket.passes.captured import python_spelling
 from fxbucket.passes.errors import AxisError, FxbucketError, OptionError
 from fxbucket.passes.row_facts import grows
-from fxbucket.passes.rows import RowProof, prove_rows, python_name
+from fxbucket.passes.rows import RowProof, prove_rows
 from tests.row_programs import DYNAMIC, SIZES, PaddedProgram, arguments, difference, draw_program, fits, padded, run
 
 Sizes = Mapping[str, int]
@@ -262,7 +263,7 @@ def test_what_the_user_names_wrong_is_told(attention: Program):
 
 @pytest.mark.parametrize(("source", "name"), [("L['x']", "x"), ("L['batch']['ids']", "batch['ids']"), ("G['x']", "G['x']")])
 def test_arguments_are_named_as_in_python(source: str, name: str):
-    assert python_name(source) == name
+    assert python_spelling(source) == name
 
 
 def test_sizes_that_may_fall_are_told_from_those_that_grow():
