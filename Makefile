@@ -29,7 +29,7 @@ $(INSTALLED): pyproject.toml constraints.txt | bootstrap
 bootstrap:
 	@PYTHON="$(PYTHON)" .ci/bootstrap.sh $(VENV)
 
-demo: $(INSTALLED) ## compile a small model for a few sizes, and leave drawings and a report in out/
+demo: $(INSTALLED) ## compile a small model for a few sizes, and leave drawings and an explanation in out/
 	$(BIN)/fxbucket demo --out out
 
 test: lint types ## everything that must pass: lint, types, tests
