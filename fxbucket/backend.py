@@ -15,12 +15,12 @@ from fxbucket.axes import AxisSpec
 from fxbucket.background import Background
 from fxbucket.build import Builder
 from fxbucket.capture import program_of
-from fxbucket.cudagraphs import Recordings
 from fxbucket.dispatch import Dispatcher
 from fxbucket.entry import SavedEntry
 from fxbucket.explain import Explanation, explain
 from fxbucket.frame import current_call
 from fxbucket.gradients import check_backward
+from fxbucket.graph_pool import GraphPool
 from fxbucket.journal import Journal
 from fxbucket.options import Options
 from fxbucket.passes.admit import Admit
@@ -73,8 +73,8 @@ class Backend:
         self._background = Background() if options.compile_when == "background" else None
         background = self._background
         self.builder = Builder(options, (lambda: background.stopped) if background is not None else lambda: False)
-        # Recordings of all graphs share one pool of memory.
-        self._recordings = Recordings(options.cudagraph_max_buckets) if options.cudagraphs != "off" else None
+        # GraphPool of all graphs share one pool of memory.
+        self._recordings = GraphPool(options.cudagraph_max_buckets) if options.cudagraphs != "off" else None
         self._warned: set[str] = set()
         self._recorder: Recorder | None = None
         self._profile: Profile | None = None
@@ -146,7 +146,24 @@ class Backend:
     def explain(self) -> Explanation:
         """Return what was captured, cut, compiled and served so far."""
         recorder = self._recorder
-        return explain(self.dispatchers, recorder.profile() if recorder is not None else self._profile)
+        pool_bytes = 0 if self._recordings is None else self._recordings.num_bytes
+        return explain(self.dispatchers, recorder.profile() if recorder is not None else self._profile, pool_bytes)
+
+    @contextlib.contextmanager
+    def recording_all(self) -> Iterator[None]:
+        """After the calls made while the context is open, record every bucket that is to be recorded."""
+        recordings = self._recordings
+        if recordings is None:
+            yield
+            return
+        recordings.is_warming = True
+        try:
+            yield
+        finally:
+            recordings.is_warming = False
+        for dispatcher in self.dispatchers:
+            if dispatcher.graphs is not None:
+                dispatcher.graphs.record_all()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until nothing is compiled in the background, at most ``timeout`` seconds; returns whether that is so."""

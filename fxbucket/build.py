@@ -10,11 +10,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import sympy
 
 from fxbucket.artifact import Artifact, Origin
-from fxbucket.compilers import Compile, Compiled, compile_form, compile_piece, compiler_for, recorded_conditions
+from fxbucket.compilers import Compiled, compile_form, compile_piece, compiler_for, recorded_conditions
 from fxbucket.custom_ops import reasons_to_keep_here
 from fxbucket.environment import Environment, environment
 from fxbucket.options import Options
@@ -41,6 +42,8 @@ class Job:
         form: the piece's form; ``None`` where artifacts are not shared.
         is_lasting: whether the artifact also serves equal pieces of later captures.
         local_reason: why it cannot be stored or made elsewhere, or an empty text.
+        options: Inductor's configuration for it.
+        untuned_key: what it is known by where there is no time for options of pinned sizes; empty without such.
     """
 
     key: str
@@ -49,6 +52,8 @@ class Job:
     form: Form | None
     is_lasting: bool
     local_reason: str
+    options: Mapping[str, Any]
+    untuned_key: str = ""
 
     @property
     def title(self) -> str:
@@ -86,7 +91,9 @@ class Builder:
     def __init__(self, options: Options, stopping: Callable[[], bool] = lambda: False) -> None:
         self._options = options
         self._stopping = stopping
-        self._compiler: Compile = compiler_for(options.compiler, options.inductor_options)
+        self._pinned_options = {**options.inductor_options, **options.pinned_inductor_options}
+        compiler_for(options.compiler, self._pinned_options)  # looks whether Inductor has such options
+        self._tuned_seconds = 0.0
         self._is_inductor = options.compiler == "inductor"
         # A callable of the user's may look at names, which are no part of a form.
         self._shares = isinstance(options.compiler, str)
@@ -106,8 +113,9 @@ class Builder:
             StoppedError: the process ends.
         """
         now = environment(self._options.inductor_options)
+        pinned = environment(self._pinned_options) if self._options.pinned_inductor_options else now
         known_forms: dict[int, tuple[Form, str]] = {}
-        plans = [[self._job(piece, program, now, known_forms) for piece in program.pieces] for program in programs]
+        plans = [[self._job(piece, program, now, pinned, known_forms) for piece in program.pieces] for program in programs]
         jobs: dict[str, Job] = {}
         for job in itertools.chain.from_iterable(plans):
             if job is not None and job.key not in self._lasting:
@@ -134,11 +142,14 @@ class Builder:
         finally:
             self._compiles = True
 
-    def _job(self, piece: Piece, program: Program, now: Environment, known: dict[int, tuple[Form, str]]) -> Job | None:
+    def _job(
+        self, piece: Piece, program: Program, now: Environment, pinned: Environment, known: dict[int, tuple[Form, str]]
+    ) -> Job | None:
         if not piece.is_compiled:
             return None
+        options = self._options.inductor_options
         if not self._shares:
-            return Job(f"own {next(self._numbers)}", piece, program, None, False, "")
+            return Job(f"own {next(self._numbers)}", piece, program, None, False, "", options)
         if id(piece.module) not in known:
             # Equal pieces of one program run one graph, which is looked at once.
             form = form_of(piece, program)
@@ -147,8 +158,11 @@ class Builder:
         form, reason = known[id(piece.module)]
         if not form.is_portable and not form.is_static:
             # What a compiler relies on is recorded in the program's own environment.
-            return Job(f"own {next(self._numbers)}", piece, program, form, False, "; ".join(form.local_reasons))
-        return Job(now.key_of(form.digest), piece, program, form, True, reason)
+            return Job(f"own {next(self._numbers)}", piece, program, form, False, "; ".join(form.local_reasons), options)
+        key = now.key_of(form.digest)
+        if pinned is now or not form.is_static:
+            return Job(key, piece, program, form, True, reason, options)
+        return Job(pinned.key_of(form.digest), piece, program, form, True, reason, self._pinned_options, key)
 
     def _make(self, jobs: Sequence[Job], now: Environment) -> dict[str, Made]:
         """Make the artifacts of these jobs; each is remembered as soon as it is there."""
@@ -173,7 +187,8 @@ class Builder:
                 tell(job)
                 hits += 1
                 finish(job, loaded)
-            elif self._is_inductor and not job.local_reason and job.form is not None:
+            elif self._is_inductor and not job.local_reason and job.form is not None and not job.untuned_key:
+                # What is tuned is measured, which must not be beside others.
                 away.append(job)
             else:
                 here.append(job)
@@ -216,8 +231,7 @@ class Builder:
             return {}
         notes: dict[str, str] = {}
         folder = None if self._store is None else str(self._store.folder)
-        options = self._options.inductor_options
-        tasks = [task_for(job.key, job.form, options, now, folder, job.title) for job in away if job.form is not None]
+        tasks = [task_for(job.key, job.form, job.options, now, folder, job.title) for job in away if job.form is not None]
         with contextlib.closing(self._workers.run(executor, tasks, self._stopping)) as outcomes:
             for number, outcome in outcomes:
                 job = away[number]
@@ -275,17 +289,30 @@ class Builder:
     def _make_here(self, job: Job, is_impatient: bool) -> Made | None:
         """Compile a job in this process; ``None`` where another process is at it, unless it was for too long."""
         with no_other_compilation():
-            return self._compile_here(job, is_impatient)
+            if not job.untuned_key:
+                return self._compile_here(job, is_impatient)
+            most = self._options.tuning_seconds
+            if most is not None and self._tuned_seconds >= most:
+                untuned = replace(job, key=job.untuned_key, options=self._options.inductor_options, untuned_key="")
+                made = self._load(untuned) or self._compile_here(untuned, is_impatient)
+                return made and replace(
+                    made, job=job, note=made.note or f"not tuned: the {most:g} seconds for that were spent"
+                )
+            made = self._compile_here(job, is_impatient)
+            if made is not None and made.origin == "compiled":
+                self._tuned_seconds += made.seconds
+            return made
 
     def _compile_here(self, job: Job, is_impatient: bool) -> Made | None:
         store = self._store
+        compiler = compiler_for(self._options.compiler, job.options)
         if store is None or job.form is None or job.local_reason:
             # What must not be stored must not come from torch's own caches either.
             with compiling_apart() if self._is_inductor and job.local_reason else contextlib.nullcontext():
                 if job.form is None or not job.form.is_portable:
-                    compiled = compile_piece(job.piece, job.program, self._compiler)
+                    compiled = compile_piece(job.piece, job.program, compiler)
                 else:
-                    compiled = compile_form(job.form, self._compiler, job.title)
+                    compiled = compile_form(job.form, compiler, job.title)
             return Made(job, compiled, "compiled", compiled.seconds)
         with store.lock(job.key, wait=False) as held:
             if not held and not is_impatient:
@@ -293,7 +320,7 @@ class Builder:
             found = self._load(job)
             if found is not None:
                 return found
-            compiled, stored, note = compile_to_store(job.form, self._options.inductor_options, job.title)
+            compiled, stored, note = compile_to_store(job.form, job.options, job.title)
             if stored is not None:
                 try:
                     store.put(job.key, stored)

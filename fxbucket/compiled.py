@@ -19,6 +19,7 @@ from fxbucket.passes.errors import FxbucketError
 from fxbucket.passes.program import Program
 from fxbucket.profile import Recorder
 from fxbucket.progress import progress_bar
+from fxbucket.stale import unwatched
 from fxbucket.torch_compat import original_error
 
 
@@ -39,6 +40,8 @@ class _Engine:
                 for reading in spec.readings:
                     reading.read(call.arguments)
             self.checked = True
+        if self.options.debug:
+            args, kwargs = unwatched((args, kwargs))
         with capturing(call):
             try:
                 return self.function(*args, **kwargs)
@@ -49,7 +52,7 @@ class _Engine:
                 raise
 
     def warmup(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        with progress_bar():
+        with progress_bar(), self.backend.recording_all():
             self.call(args, kwargs)
             for dispatcher in self.backend.dispatchers:
                 dispatcher.compile_all(with_dynamic=True)
@@ -65,7 +68,8 @@ class _Inspectable:
         """Capture the model for these arguments and compile everything now, with progress on the terminal.
 
         That is every pinned size, and the artifact for all others where ``on_miss="dynamic"``. The model runs once with the
-        arguments.
+        arguments. With ``cudagraphs``, every pinned size is recorded too, the largest first: it runs twice on arguments made
+        up from these, so an op with effects that it does not declare has them then.
         """
         self._engine.warmup(args, kwargs)
 

@@ -1,288 +1,302 @@
-"""CUDA graphs: a bucket recorded once at fixed addresses, and replayed at each call."""
+"""A bucket on a GPU: recorded at its second call, and replayed at each call after that."""
 
 from __future__ import annotations
 
-import threading
 import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-import sympy
 import torch
 
-from fxbucket.copies import strided_copy
-from fxbucket.passes.captured import Capture, value_of
+from fxbucket.artifact import Artifact
+from fxbucket.copies import narrowed, overlaps_itself
+from fxbucket.graph_pool import GraphPool
+from fxbucket.options import CudaGraphs, Options
+from fxbucket.own_results import given_results, mark_results, own_results
+from fxbucket.pad_plan import Plan
+from fxbucket.passes.captured import value_of
 from fxbucket.passes.errors import FxbucketWarning
 from fxbucket.passes.program import Program
-from fxbucket.passes.symbolic import Number, evaluate, expression_of, symbols_in
-from fxbucket.passes.tensors import span
+from fxbucket.passes.stretches import RecordingPlan, plan_pieces, plan_whole
+from fxbucket.replay import RecordingError, Replay, record
+from fxbucket.stale import watched
+from fxbucket.static_fill import Filling, once
+from fxbucket.static_memory import StaticBuffers
 from fxbucket.torch_compat import same_addresses
 
 Function = Callable[..., Any]
-Outputs = Literal["copy", "static"]
+_MOST_FAILURES = 2
+"""How often a recording is tried: other work on the device may have disturbed the first."""
 
 
-@dataclass(eq=False)
-class Recordings:
-    """The recordings of one model: one pool of memory, one at a time, the least recently used goes first.
+@dataclass(frozen=True, eq=False)
+class Bucket:
+    """What is to be recorded.
 
     Attributes:
-        most: how many buckets are recorded at once; ``None`` for all.
-        lock: held while a recording is made or replayed, for all of them share memory.
+        program: made concrete.
+        artifacts: what runs each piece, in order.
+        function: runs all of them, unrecorded.
+        accepts: whether a call's arguments fulfil what the look-up does not check; ``None`` where that is nothing.
+        marks: what to do with a returned value, by name.
+        counter: its first item counts the calls; ``function`` counts those that run it.
+        note: is given the arguments of calls, while recordings are being prepared.
     """
 
-    most: int | None = None
-    lock: threading.RLock = field(default_factory=threading.RLock)
-    _used: OrderedDict[int, RecordedBucket] = field(default_factory=OrderedDict)
-    _pools: dict[torch.device, Any] = field(default_factory=dict)
-    _stream: torch.cuda.Stream | None = None
-
-    def pool(self, device: torch.device) -> Any:
-        """Return the pool of a device that all recordings share; it stays when the last of them goes."""
-        if device not in self._pools:
-            self._pools[device] = torch.cuda.MemPool()
-        return self._pools[device].id
-
-    def used(self, bucket: RecordedBucket) -> None:
-        """Note that a recording was used, and forget the least recently used one where there are too many."""
-        self._used[id(bucket)] = bucket
-        self._used.move_to_end(id(bucket))
-        if self.most is not None and len(self._used) > self.most:
-            _, oldest = self._used.popitem(last=False)
-            oldest.forget()
-
-    def enter(self, device: torch.device) -> None:
-        """Have the current stream wait for what another one replayed last."""
-        stream = torch.cuda.current_stream(device)
-        if self._stream is not None and stream != self._stream:
-            stream.wait_stream(self._stream)
-        self._stream = stream
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of device memory in the pools of these recordings."""
-        pools = {tuple(pool.id) for pool in self._pools.values()}
-        segments = torch.cuda.memory_snapshot()
-        return sum(int(held["total_size"]) for held in segments if tuple(held["segment_pool_id"]) in pools)
+    program: Program
+    artifacts: tuple[Artifact, ...]
+    function: Function
+    accepts: Function | None
+    marks: Mapping[str, Callable[[Any], None]]
+    counter: list[int]
+    note: Callable[[Sequence[Any]], None]
 
 
 @dataclass(eq=False)
 class _Recording:
-    """One recorded graph and the memory that it reads and writes."""
+    """One recorded bucket and the memory that it reads."""
 
-    graph: torch.cuda.CUDAGraph
+    replay: Replay
     static: list[Any]
     fixed: list[int]
     addresses: list[int | None]
-    results: Any
+    filling: Filling
+    num_bytes: int
+    padded: dict[int, tuple[Plan, Filling]] = field(default_factory=dict)
 
 
 class RecordedBucket:
-    """Serves the calls of one bucket by replaying a recording of all its pieces, boundaries too.
+    """Serves the calls of one bucket by replaying recordings of its pieces.
 
     The first call runs as ever, the second is recorded, later ones are replayed. Arguments whose address stays (parameters,
     buffers, and inputs that came from one place twice) are read where they are; others are copied into buffers that all
     buckets of the graph share.
 
     Args:
-        function: runs the bucket.
-        program: what it runs, concrete.
+        bucket: what is recorded.
+        mode: how.
         buffers: the buffers of the graph's arguments.
         recordings: what it shares with the model's other buckets.
-        counter: its first item counts the calls; ``function`` counts those that run it, and its recording is such a one.
-        outputs: ``"copy"``: results are the caller's own; ``"static"``: they are memory that the next call of any bucket
-            writes over.
+        options: the model's options.
     """
 
     def __init__(
-        self,
-        function: Function,
-        program: Program,
-        buffers: StaticBuffers,
-        recordings: Recordings,
-        counter: list[int],
-        outputs: Outputs,
+        self, bucket: Bucket, mode: CudaGraphs, buffers: StaticBuffers, recordings: GraphPool, options: Options
     ) -> None:
-        self.function = function
         self.note = ""
         self.num_recorded = 0
-        self._program = program
+        self._bucket = bucket
+        self._program = bucket.program
+        self._mode = mode
         self._buffers = buffers
         self._recordings = recordings
-        self._counter = counter
-        self._outputs = outputs
+        self._copies = options.cudagraph_outputs == "copy"
+        self._debug = options.debug
         self._recording: _Recording | None = None
         self._seen: list[int] | None = None
         self._copied: set[int] = set()
-        capture = program.capture
+        self._failures: dict[tuple[str, ...], int] = {}
+        self._avoided: dict[str, str] = {}
+        self._plan: RecordingPlan = (
+            plan_whole(bucket.program) if mode != "piecewise" else plan_pieces(bucket.program, buffers.device)
+        )
+        capture = bucket.program.capture
+        nodes = [node for node in capture.module.graph.nodes if node.op == "placeholder"]
         self._roles = [placeholder.role for placeholder in capture.placeholders]
-        self._tensors = [
-            position
-            for position, node in enumerate(node for node in capture.module.graph.nodes if node.op == "placeholder")
-            if isinstance(value_of(node), torch.Tensor)
-        ]
-        self._given = _given(capture)
+        self._names = [placeholder.name for placeholder in capture.placeholders]
+        self._tensors = [position for position, node in enumerate(nodes) if isinstance(value_of(node), torch.Tensor)]
+        self._given = given_results(bucket.program)
 
     @property
     def state(self) -> str:
-        """Whether the bucket is recorded, and why it is not."""
+        """Whether the bucket is recorded, as how many graphs, and why it is not."""
         if self.note:
             return f"not recorded: {self.note}"
         if self._recording is None:
-            return "to be recorded"
-        return "recorded" if self.num_recorded == 1 else f"recorded {self.num_recorded} times"
+            return "to be recorded" if self._plan.num_recorded else "not recorded: nothing lies between its boundaries"
+        graphs, megabytes = self._recording.replay.num_graphs, self._recording.num_bytes / 2**20
+        text = "recorded" if self.num_recorded == 1 else f"recorded {self.num_recorded} times"
+        text += f": {graphs} graph{'' if graphs == 1 else 's'}, {megabytes:.1f} MB more"
+        left_out = "; ".join(f"{count} pieces run: {reason}" for reason, count in self._plan.left_out.items())
+        return f"{text} ({left_out})" if left_out else text
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether there is a recording now."""
+        return self._recording is not None
 
     def forget(self) -> None:
         """Give the recording's memory back; the next call but one records anew."""
         self._recording, self._seen = None, None
 
+    def prepare(self, args: Sequence[Any], copied: Iterable[int]) -> None:
+        """Record the bucket before a call of its own comes.
+
+        Args:
+            args: arguments of the bucket's sizes; what they are written to is lost.
+            copied: positions that calls will have elsewhere, each at another place.
+        """
+        calls, device = self._bucket.counter[0], self._buffers.device
+        if self._is_served(args):
+            self._copied.update(copied)
+            with torch.random.fork_rng(devices=[device]):
+                self._bucket.function(*args)
+                self._seen = self._addresses(args)
+                self(*args)
+        self._bucket.counter[0] = calls
+
     def __call__(self, *args: Any) -> Any:
         """Serve one call."""
-        if self.note or torch.cuda.is_current_stream_capturing():
-            return self.function(*args)
-        recordings = self._recordings
-        with recordings.lock:
-            recording = self._recording
-            if recording is not None and not same_addresses(args, recording.addresses, recording.fixed):
-                # An argument moved; one that is the caller's own may do so again, so it is copied from now on.
-                addresses = recording.addresses
-                moved = [place for place in recording.fixed if args[place].data_ptr() != addresses[place]]
-                self._copied.update(position for position in moved if self._roles[position] == "input")
-                recording = self._recording = None
-                self._seen = self._addresses(args)
+        if self._recordings.is_warming:
+            self._bucket.note(args)
+        if not self._is_served(args):
+            return self._bucket.function(*args)
+        with self._recordings.lock:
+            recording = self._current(args)
             if recording is None:
                 if self._seen is None:
                     self._seen = self._addresses(args)
-                    return self.function(*args)
-                recording = self._record(args)
-                if recording is None:
-                    return self.function(*args)
-            else:
-                self._counter[0] += 1
-            recordings.enter(self._buffers.device)
-            recordings.used(self)
-            self._buffers.fill(recording.static, args)
-            recording.graph.replay()
-            self._write_back(recording, args)
-            return self._own(recording.results, args)
+                    return self._bucket.function(*args)
+                return self._record(args)
+            self._begin()
+            recording.filling(args)
+            return self._finish(args, recording.replay.function(*args), recording)
+
+    def padded(self, args: Sequence[Any], plan: Plan) -> Any:
+        """Serve a call that is padded straight into the buffers; ``NotImplemented`` where that cannot be (yet).
+
+        Args:
+            args: the call's own arguments.
+            plan: how they become larger, and what of the results is the call's own.
+        """
+        # What is padded is at another place in each call, whatever the places seen so far say.
+        self._copied.update(held.position for held in plan.tensors)
+        if not self._is_served(args):
+            return NotImplemented
+        with self._recordings.lock:
+            recording = self._recording
+            if recording is None or not same_addresses(args, recording.addresses, recording.fixed):
+                return NotImplemented
+            if not self._copied.isdisjoint(recording.fixed):
+                self._recording = None
+                return NotImplemented
+            known = recording.padded.get(id(plan))
+            if known is None or known[0] is not plan:
+                known = recording.padded[id(plan)] = plan, Filling(recording.static, args, plan.tensors)
+            self._begin()
+            known[1](args)
+            larger = list(args)
+            for position, number in plan.numbers:
+                larger[position] = number
+            for held in plan.tensors:
+                # What no recording reads is given to what runs between them.
+                if recording.static[held.position] is None:
+                    larger[held.position] = held.padded(args[held.position])
+            return self._finish(args, recording.replay.function(*larger), recording, plan, larger)
+
+    def _is_served(self, args: Sequence[Any]) -> bool:
+        """Whether a call may be recorded or replayed at all."""
+        if self.note or not self._plan.num_recorded or torch.cuda.is_current_stream_capturing():
+            return False
+        return self._bucket.accepts is None or bool(self._bucket.accepts(*args))
+
+    def _current(self, args: Sequence[Any]) -> _Recording | None:
+        """Return the recording, unless something that it reads in place has moved."""
+        recording = self._recording
+        if recording is None or same_addresses(args, recording.addresses, recording.fixed):
+            return recording
+        addresses = recording.addresses
+        moved = [place for place in recording.fixed if args[place].data_ptr() != addresses[place]]
+        # One that is the caller's own may move again, so it is copied from now on.
+        self._copied.update(position for position in moved if self._roles[position] == "input")
+        self._recording = None
+        self._seen = self._addresses(args)
+        return None
+
+    def _begin(self) -> None:
+        self._bucket.counter[0] += 1
+        self._recordings.enter(self._buffers.device)
+        self._recordings.used(self)
 
     def _addresses(self, args: Sequence[Any]) -> list[int]:
         return [args[position].data_ptr() for position in self._tensors]
 
-    def _record(self, args: Sequence[Any]) -> _Recording | None:
-        """Record the bucket; ``None`` where that cannot be done, and the note says why."""
-        assert self._seen is not None  # a call came before
-        known = dict(zip(self._tensors, self._seen, strict=True))
-        fixed = [
-            position
-            for position in self._tensors
-            if self._roles[position] != "input"
-            # What a recording gave may be among the arguments of the next, and a replay would write over it.
-            or (self._outputs == "copy" and position not in self._copied and args[position].data_ptr() == known[position])
-        ]
+    def _record(self, args: Sequence[Any]) -> Any:
+        """Make one call, and record the bucket meanwhile."""
+        seen = dict(zip(self._tensors, self._seen or self._addresses(args), strict=True))
+        read = [position for position in self._tensors if self._names[position] in self._plan.read]
+        fixed = [place for place in read if self._roles[place] != "input" or self._stays(place, args, seen)]
         static: list[Any] = [None] * len(args)
         given = list(args)
-        for position in self._tensors:
-            if position not in fixed:
-                given[position] = static[position] = self._buffers.buffer(position, args[position])
+        for position in set(read) - set(fixed):
+            like = args[position]
+            given[position] = static[position] = self._buffers.buffer(position, like.shape, like.stride(), like.dtype)
+            one = once(static[position])
+            if overlaps_itself(one.shape, one.stride()):
+                self._refuse(f"elements of argument {self._names[position]} share memory")
+                return self._bucket.function(*args)
+        filling = Filling(static, args)
+        before = self._recordings.num_bytes
+        self._begin()
+        filling(args)
         device = self._buffers.device
-        graph = torch.cuda.CUDAGraph()
-        self._recordings.enter(device)
-        self._buffers.fill(static, args)
-        try:
-            with torch.cuda.graph(graph, pool=self._recordings.pool(device), capture_error_mode="thread_local"):
-                results = self.function(*given)
-        except Exception as error:  # torch and drivers say in many ways that something cannot be recorded
-            torch.cuda.synchronize(device)
-            self.note = f"recording failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            warnings.warn(f"bucket {self._program.bucket} is not recorded: {self.note}", FxbucketWarning, stacklevel=2)
-            return None
-        self.num_recorded += 1
-        addresses: list[int | None] = [None] * len(args)
-        for position in fixed:
-            addresses[position] = args[position].data_ptr()
-        self._recording = _Recording(graph, static, fixed, addresses, results)
-        return self._recording
-
-    def _write_back(self, recording: _Recording, args: Sequence[Any]) -> None:
+        done = record(self._program, self._bucket.artifacts, self._plan, given, self._recordings, device)
+        if done.replay is None:
+            assert done.failure is not None  # it is one or the other
+            self._failed(done.failure)
+        else:
+            self.num_recorded += 1
+            addresses: list[int | None] = [None] * len(args)
+            for position in fixed:
+                addresses[position] = args[position].data_ptr()
+            num_bytes = self._recordings.num_bytes - before
+            self._recording = _Recording(done.replay, static, fixed, addresses, filling, num_bytes)
         for position in self._program.capture.written:
-            if recording.static[position] is not None:
-                args[position].copy_(recording.static[position])
-
-    def _own(self, results: Any, args: Sequence[Any]) -> Any:
-        return _owned(results, self._given, args, self._outputs == "copy")
-
-
-def _owned(results: Any, given: Any, args: Sequence[Any], copies: bool) -> Any:
-    if isinstance(results, tuple):
-        return tuple(_owned(result, place, args, copies) for result, place in zip(results, given, strict=True))
-    if isinstance(given, int):
-        return args[given]
-    if not isinstance(results, torch.Tensor) or not copies:
+            if static[position] is not None:
+                args[position].copy_(static[position])
+        # They are the recording's alone until it is known whose they are to be, so they are copied in any case.
+        results = own_results(done.results, self._given, True, None, args)
+        mark_results(results, self._program.outputs, self._bucket.marks)
         return results
-    return strided_copy(results, results.stride())
 
+    def _stays(self, position: int, args: Sequence[Any], seen: Mapping[int, int]) -> bool:
+        """Whether an argument of the caller's own is read where it is."""
+        # What a recording gave may be among the arguments of the next, and a replay would write over it.
+        return self._copies and position not in self._copied and args[position].data_ptr() == seen[position]
 
-def _given(capture: Capture) -> Any:
-    """Return the structure of the results with the position of each that is an argument itself."""
-    nodes = list(capture.module.graph.nodes)
-    places = {node: position for position, node in enumerate(node for node in nodes if node.op == "placeholder")}
-    (output,) = (node for node in nodes if node.op == "output")
+    def _finish(
+        self, args: Sequence[Any], results: Any, recording: _Recording, plan: Plan | None = None, larger: Sequence[Any] = ()
+    ) -> Any:
+        """Write back what the call wrote to copies of its arguments, and return its own results."""
+        static = recording.static
+        for position in self._program.capture.written:
+            if static[position] is not None:
+                args[position].copy_(narrowed(static[position], args[position].shape))
+            elif plan is not None and position in plan.written:
+                args[position].copy_(narrowed(larger[position], args[position].shape))
+        is_static = recording.replay.is_static if self._copies else False
+        results = own_results(results, self._given, is_static, None if plan is None else plan.results, args)
+        if self._bucket.marks:
+            mark_results(results, self._program.outputs, self._bucket.marks)
+        if self._debug and not self._copies:
+            results = watched(results, recording.replay.is_static, self._recordings)
+        return results
 
-    def place(item: Any) -> Any:
-        if isinstance(item, (tuple, list)):
-            return tuple(place(part) for part in item)
-        is_tensor = isinstance(item, torch.fx.Node) and isinstance(value_of(item), torch.Tensor)
-        return places.get(item) if is_tensor else None
+    def _failed(self, failure: RecordingError) -> None:
+        """Decide what becomes of a bucket that could not be recorded."""
+        times = self._failures[failure.pieces] = self._failures.get(failure.pieces, 0) + 1
+        if times < _MOST_FAILURES:
+            return
+        if self._mode == "full":
+            self._refuse(f"recording failed: {failure}")
+            return
+        # Where the whole cannot be recorded, what lies between boundaries may be; and where one piece cannot, the others.
+        if self._mode == "piecewise" or self._avoided:
+            self._avoided |= dict.fromkeys(failure.pieces, f"recording failed: {failure}")
+        self._plan = plan_pieces(self._program, self._buffers.device, self._avoided)
+        self._mode = "piecewise"
 
-    return place(output.args[0])
-
-
-class StaticBuffers:
-    """Memory at fixed addresses for the arguments of one captured graph, shared by its buckets and sized by the largest.
-
-    Args:
-        capture: the graph.
-        bindings: the numbers of each bucket that may be recorded.
-    """
-
-    def __init__(self, capture: Capture, bindings: Sequence[Mapping[sympy.Symbol, Number]]) -> None:
-        nodes = [node for node in capture.module.graph.nodes if node.op == "placeholder"]
-        values = [value_of(node) for node in nodes]
-        (self.device,) = {value.device for value in values if isinstance(value, torch.Tensor)}
-        self._memory: dict[int, torch.Tensor] = {}
-        self._num_bytes: dict[int, int] = {}
-        for position, value in enumerate(values):
-            if isinstance(value, torch.Tensor):
-                sizes = [_num_bytes(value, binding) for binding in bindings]
-                self._num_bytes[position] = max(sizes, default=0)
-
-    def buffer(self, position: int, like: torch.Tensor) -> torch.Tensor:
-        """Return the buffer of an argument, as a tensor of the same sizes and strides."""
-        needed = span(like.shape, like.stride()) * like.element_size()
-        memory = self._memory.get(position)
-        if memory is None or memory.numel() < needed:
-            num_bytes = max(needed, self._num_bytes.get(position, 0))
-            memory = torch.zeros(num_bytes, dtype=torch.uint8, device=self.device)
-            self._memory[position] = memory
-        flat = memory[:needed].view(like.dtype)
-        return flat.as_strided(like.shape, like.stride())
-
-    def fill(self, static: Sequence[Any], args: Sequence[Any]) -> None:
-        """Copy a call's arguments into the buffers that a recording reads."""
-        pairs = [(buffer, args[position]) for position, buffer in enumerate(static) if buffer is not None]
-        if len(pairs) == 1:
-            pairs[0][0].copy_(pairs[0][1], non_blocking=True)
-        elif pairs:
-            torch._foreach_copy_([buffer for buffer, _ in pairs], [tensor for _, tensor in pairs], non_blocking=True)
-
-
-def _num_bytes(value: torch.Tensor, binding: Mapping[sympy.Symbol, Number]) -> int:
-    """Return the bytes that a tensor of the capture spans in a bucket; 0 where that is not known."""
-    numbers = (*value.shape, *value.stride())
-    if not symbols_in(numbers) <= binding.keys():
-        return 0
-    found = [int(evaluate(expression_of(number), binding)) for number in numbers]
-    return span(found[: value.dim()], found[value.dim() :]) * value.element_size()
+    def _refuse(self, reason: str) -> None:
+        self.note = reason
+        warnings.warn(f"bucket {self._program.bucket} is not recorded: {reason}", FxbucketWarning, stacklevel=2)

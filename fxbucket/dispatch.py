@@ -12,10 +12,11 @@ import sympy
 
 from fxbucket.background import Background
 from fxbucket.build import Builder
-from fxbucket.cudagraphs import RecordedBucket, Recordings, StaticBuffers
 from fxbucket.emit import Emitted
 from fxbucket.entries import EntryCompiler
 from fxbucket.entry import Entry, SavedEntry
+from fxbucket.graph_pool import GraphPool
+from fxbucket.graph_recorder import GraphRecorder
 from fxbucket.journal import Journal
 from fxbucket.lookup import Lookup, sizes_text
 from fxbucket.options import ON_MISS, Options, check_choice
@@ -26,7 +27,6 @@ from fxbucket.passes.captured import value_of
 from fxbucket.passes.coverage import holes, overlaps
 from fxbucket.passes.errors import FxbucketWarning, MissError, SizeError, StoppedError
 from fxbucket.passes.program import Program
-from fxbucket.passes.recordable import reasons_not_to_record
 from fxbucket.passes.symbolic import Number, symbols_in
 from fxbucket.profile import Recorder
 from fxbucket.uncompiled import runner_of
@@ -46,6 +46,7 @@ class Dispatcher:
         missed: how often no bucket served a combination of sizes, by the axes' names.
         eager_calls: how many calls ran the captured graph as it is.
         emitted: the look-up in front of the buckets.
+        graphs: records the buckets; ``None`` where that was not asked for.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Dispatcher:
         builder: Builder,
         journal: Journal,
         background: Background | None = None,
-        recordings: Recordings | None = None,
+        recordings: GraphPool | None = None,
     ) -> None:
         self.program = program
         self._journal = journal
@@ -68,10 +69,10 @@ class Dispatcher:
         self._lock = threading.RLock()
         self._background = background
         self._compiler = EntryCompiler(program, builder, journal, self._refused, self._run_as_captured)
-        if options.cudagraphs != "off":
-            self._compiler.graphs = self._recorded
-        self._buffers: StaticBuffers | None = None
-        self._recordings = recordings
+        self.graphs: GraphRecorder | None = None
+        if recordings is not None:
+            self.graphs = GraphRecorder(program, options, recordings, self.entries)
+            self._compiler.graphs = self.graphs.recorded
         self._warned_of_overlap = self._warned_of_failure = False
         self.lookup = Lookup(program)
         if options.on_miss == "pad":
@@ -172,23 +173,6 @@ class Dispatcher:
         if enter(entry, first_call):
             self.entries.append(entry)
 
-    def _recorded(self, entry: Entry, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what records and replays a pinned entry."""
-        assert entry.program is not None  # it was just compiled
-        if entry.bucket.is_dynamic or entry.bucket.ranges:
-            return function
-        reasons = reasons_not_to_record(entry.program)
-        if reasons or self._recordings is None:
-            entry.recording = lambda: f"not recorded: {'; '.join(reasons)}"
-            return function
-        if self._buffers is None:
-            bindings = [known.binding for known in self.entries if not known.bucket.ranges]
-            self._buffers = StaticBuffers(self.program.capture, bindings)
-        shared, outputs = self._recordings, self._options.cudagraph_outputs
-        made = RecordedBucket(function, entry.program, self._buffers, shared, entry.counter, outputs)
-        entry.recording = lambda: made.state
-        return made
-
     def profile(self, recorder: Recorder | None, number: int) -> None:
         """Have each call recorded from now on, under this number of the graph; with ``None`` no longer."""
         with self._lock:
@@ -197,6 +181,8 @@ class Dispatcher:
     def _missed(self, args: tuple[Any, ...]) -> Any:
         """Serve a call whose sizes no table holds."""
         sizes = self.lookup.sizes(args)
+        if self.graphs is not None:
+            self.graphs.note(args)
         if self._options.pins_seen and self.lookup.uses and self._is_pinnable(sizes):
             with self._lock:
                 if len(self.entries) < self._options.max_seen:

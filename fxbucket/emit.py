@@ -13,7 +13,7 @@ import sympy
 import torch
 
 from fxbucket.artifact import Artifact
-from fxbucket.generated import function_from
+from fxbucket.generated import free_prefix, function_from
 from fxbucket.passes.aliasing import written_overlap
 from fxbucket.passes.buckets import NO_LOWER_BOUND, Range
 from fxbucket.passes.captured import value_of
@@ -74,13 +74,7 @@ def bucket_function(
     own = _own_prefix(program)
     namespace: dict[str, Any] = {f"{own}counter": counter, f"{own}refused": refused, f"{own}math": math}
     lines = []
-    tests = [f"({_python(condition, own)})" for condition in _by_argument(program, conditions)]
-    for symbol, value in program.binding.items():
-        if is_float_symbol(symbol) and _is_held(program, symbol):
-            # A float may have no literal (inf), or none that is exact in a printed sympy number.
-            name = f"{own}float_{len(tests)}"
-            namespace[name] = value
-            tests.append(f"{_argument_reader(program, symbol)} == {name}")
+    tests = _tests(program, conditions, own, namespace)
     if tests:
         lines.append(f"if not ({' and '.join(tests)}):")
         lines.append(f"    return {own}refused(({', '.join(parameters)},))")
@@ -112,14 +106,40 @@ def bucket_function(
     return _compiled(source, "bucket", f"bucket {program.bucket}", namespace)
 
 
+def accept_function(program: Program, conditions: Sequence[sympy.Basic]) -> Emitted | None:
+    """Return what tells whether the function of a bucket would serve a call's arguments; ``None`` where it always does.
+
+    Args:
+        program: made concrete for the bucket.
+        conditions: what must hold of the open symbols.
+    """
+    own = _own_prefix(program)
+    namespace: dict[str, Any] = {f"{own}math": math}
+    tests = _tests(program, conditions, own, namespace)
+    if not tests:
+        return None
+    parameters = ", ".join(placeholder.name for placeholder in program.capture.placeholders)
+    source = f"def accepts({parameters}):\n    return {' and '.join(tests)}\n"
+    return _compiled(source, "accepts", f"conditions of {program.bucket}", namespace)
+
+
+def _tests(program: Program, conditions: Sequence[sympy.Basic], own: str, namespace: dict[str, Any]) -> list[str]:
+    """Return, as Python, what must hold of a call's arguments beside what the look-up checks."""
+    tests = [f"({_python(condition, own)})" for condition in _by_argument(program, conditions)]
+    for symbol, value in program.binding.items():
+        if is_float_symbol(symbol) and _is_held(program, symbol):
+            # A float may have no literal (inf), or none that is exact in a printed sympy number.
+            name = f"{own}float_{len(tests)}"
+            namespace[name] = value
+            tests.append(f"{_argument_reader(program, symbol)} == {name}")
+    return tests
+
+
 def _own_prefix(program: Program) -> str:
     """Return a prefix that no value of the program has, for the names that generated code uses for itself."""
     values = {placeholder.name for placeholder in program.capture.placeholders}
     values.update(name for piece in program.pieces for name in (*piece.inputs, *piece.outputs))
-    own = "_"
-    while any(name.startswith(own) for name in values):
-        own += "_"
-    return own
+    return free_prefix(values)
 
 
 def _python(condition: sympy.Basic, own: str) -> str:

@@ -107,10 +107,12 @@ class Explanation:
     Attributes:
         graphs: one for each captured graph, in order.
         profile: what was recorded while ``compiled.profile()`` was open the last time; ``None`` where it never was.
+        recorded_bytes: bytes of device memory that CUDA graphs hold: their pool, and the buffers of arguments.
     """
 
     graphs: tuple[GraphFacts, ...]
     profile: Profile | None = None
+    recorded_bytes: int = 0
 
     @property
     def seconds(self) -> float:
@@ -154,9 +156,10 @@ def _plain(value: Any) -> Any:
 _NOT_PLAIN = frozenset({"program", "code"})
 
 
-def explain(dispatchers: Sequence[Dispatcher], profile: Profile | None = None) -> Explanation:
-    """Return what these graphs did so far."""
-    return Explanation(tuple(_graph(dispatcher) for dispatcher in dispatchers), profile)
+def explain(dispatchers: Sequence[Dispatcher], profile: Profile | None = None, pool_bytes: int = 0) -> Explanation:
+    """Return what these graphs did so far; ``pool_bytes`` is what their recordings share."""
+    buffers = sum(dispatcher.graphs.num_bytes for dispatcher in dispatchers if dispatcher.graphs is not None)
+    return Explanation(tuple(_graph(dispatcher) for dispatcher in dispatchers), profile, pool_bytes + buffers)
 
 
 def _graph(dispatcher: Dispatcher) -> GraphFacts:

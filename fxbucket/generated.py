@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _numbers = itertools.count(1)
@@ -25,3 +25,11 @@ def function_from(source: str, name: str, title: str, namespace: dict[str, Any])
     exec(compile(source, filename, "exec"), namespace)
     made: Callable[..., Any] = namespace[name]
     return made
+
+
+def free_prefix(names: Iterable[str]) -> str:
+    """Return a prefix that none of these names has, for what generated code calls its own."""
+    own, taken = "_", tuple(names)
+    while any(name.startswith(own) for name in taken):
+        own += "_"
+    return own

@@ -21,6 +21,9 @@ CompileWhen = Literal["first_call", "lazily", "background"]
 
 Padding = Literal["proved", "tested"]
 
+CudaGraphs = Literal["off", "piecewise", "full", "auto"]
+CUDAGRAPHS: tuple[CudaGraphs, ...] = ("off", "piecewise", "full", "auto")
+
 ON_MISS: tuple[OnMiss, ...] = ("dynamic", "eager", "error", "pad")
 COMPILE_WHEN: tuple[CompileWhen, ...] = ("first_call", "lazily", "background")
 
@@ -53,14 +56,20 @@ class Options:
         compile_when: ``"first_call"`` compiles every pinned size when a graph is captured (the default), ``"lazily"``
             each at its first use, ``"background"`` all of them while calls go on: no call waits, and until a bucket is
             ready its calls run symbolically compiled or as they were captured.
-        cudagraphs: ``"full"`` records each pinned size on a GPU as one CUDA graph, boundaries too, and replays it; where
-            that cannot be, ``explain()`` says why. ``"off"`` (the default) does not.
+        cudagraphs: how pinned sizes are recorded as CUDA graphs on a GPU, and replayed: ``"full"``: a whole bucket as one,
+            boundaries too; ``"piecewise"``: what lies between boundaries, which run at each call; ``"auto"``: whole where
+            that can be, else piecewise. What cannot be recorded runs as ever, and ``explain()`` says why. ``"off"`` (the
+            default) records nothing. See docs/cudagraphs.md.
         cudagraph_outputs: ``"copy"`` (the default) gives results of the caller's own, ``"static"`` memory of the recording,
             which the next call of any bucket writes over.
         cudagraph_max_buckets: how many buckets are recorded at once; the least recently used goes first. Default: all.
         max_seen: how many combinations ``sizes="seen"`` pins in one captured graph at most. Default: 64.
         passes: extra passes, each run on every program after Split. Default: none.
         inductor_options: Inductor's configuration for these compilations. Default: none.
+        pinned_inductor_options: more of it, for what is compiled for pinned sizes alone, where it pays to look long for the
+            best kernels: ``{"max_autotune": True, "coordinate_descent_tuning": True}``. Default: none.
+        tuning_seconds: seconds of compilation with ``pinned_inductor_options`` after which further pieces are compiled
+            without. What the store holds is found whatever is spent. Default: no end.
         cache: where Inductor's artifacts are kept for other processes: a folder of this user's own, ``"default"``:
             ``$FXBUCKET_CACHE_DIR`` or the system's folder for a user's caches, or ``None``: nowhere.
         workers: how many processes compile side by side (0 and 1: this one alone), or an executor with the interface of
@@ -68,6 +77,8 @@ class Options:
             cores, where there is enough to compile.
         debug_dir: a folder where each captured graph leaves every step and what its buckets run as texts. Default: what the
             environment variable ``FXBUCKET_DEBUG_DIR`` names, else none.
+        debug: look, at a cost in each call, for what would be wrong use: a result of ``cudagraph_outputs="static"`` that is
+            read after its time raises :class:`StaleResultError`. Default: no.
     """
 
     sizes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, int]] | Literal["seen"] = field(default_factory=dict)
@@ -80,15 +91,18 @@ class Options:
     row_safe_ops: Sequence[Any] = ()
     compiler: Compiler = "inductor"
     compile_when: CompileWhen = "first_call"
-    cudagraphs: Literal["off", "full"] = "off"
+    cudagraphs: CudaGraphs = "off"
     cudagraph_outputs: Literal["copy", "static"] = "copy"
     cudagraph_max_buckets: int | None = None
     max_seen: int = 64
     passes: Sequence[Any] = ()
     inductor_options: Mapping[str, Any] = field(default_factory=dict)
+    pinned_inductor_options: Mapping[str, Any] = field(default_factory=dict)
+    tuning_seconds: float | None = None
     cache: str | os.PathLike[str] | None = "default"
     workers: int | Any | None = None
     debug_dir: str | os.PathLike[str] | None = None
+    debug: bool = False
 
     specs: tuple[AxisSpec, ...] = field(init=False)
     """Every axis that the user named."""
@@ -101,7 +115,7 @@ class Options:
         if not callable(self.on_miss):
             check_choice("on_miss", self.on_miss, ON_MISS)
         check_choice("compile_when", self.compile_when, COMPILE_WHEN)
-        check_choice("cudagraphs", self.cudagraphs, ("off", "full"))
+        check_choice("cudagraphs", self.cudagraphs, CUDAGRAPHS)
         check_choice("cudagraph_outputs", self.cudagraph_outputs, ("copy", "static"))
         most = self.cudagraph_max_buckets
         if most is not None and (not is_int(most) or most < 1):
@@ -121,6 +135,13 @@ class Options:
             raise OptionError(f"axes={self.axes!r}: give a dict from short names to expressions.")
         if not isinstance(self.inductor_options, Mapping):
             raise OptionError(f"inductor_options={self.inductor_options!r}: give a dict.")
+        if not isinstance(self.pinned_inductor_options, Mapping):
+            raise OptionError(f"pinned_inductor_options={self.pinned_inductor_options!r}: give a dict.")
+        seconds = self.tuning_seconds
+        if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or seconds < 0):
+            raise OptionError(f"tuning_seconds={seconds!r}: give seconds, 0 or more, or None for no end.")
+        if not isinstance(self.debug, bool):
+            raise OptionError(f"debug={self.debug!r}: give True or False.")
         if self.debug_dir is not None and not isinstance(self.debug_dir, (str, os.PathLike)):
             raise OptionError(f"debug_dir={self.debug_dir!r}: give the path of a folder, or leave the option out.")
         if self.cache is not None and not isinstance(self.cache, (str, os.PathLike)):

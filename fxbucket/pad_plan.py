@@ -10,7 +10,7 @@ import sympy
 import torch
 from torch import fx
 
-from fxbucket.copies import strided_copy
+from fxbucket.copies import narrowed, overlaps_itself, strided_copy
 from fxbucket.passes.aliasing import storage_of
 from fxbucket.passes.captured import Capture, tensors_in, value_of
 from fxbucket.passes.errors import FxbucketError
@@ -58,7 +58,7 @@ class PaddedArgument:
                 made.narrow(dim, tensor.shape[dim], self.shape[dim] - tensor.shape[dim]).fill_(self.fill)
             else:
                 made.fill_(self.fill)
-        real = _narrowed(made, tensor.shape)
+        real = narrowed(made, tensor.shape)
         real.copy_(tensor)
         return made
 
@@ -77,7 +77,7 @@ class Own:
 
     def of(self, result: torch.Tensor) -> torch.Tensor:
         """Return the call's own part of a result: a view where its strides are those of the call, else a copy."""
-        view = _narrowed(result, self.shape)
+        view = narrowed(result, self.shape)
         strides = view.stride()
         if strides == self.strides or 0 in self.shape:
             return view
@@ -122,7 +122,7 @@ class Plan:
         """Write effects on padded arguments back to the call's own, and return the call's own results."""
         for position in self.written:
             with torch.no_grad():
-                args[position].copy_(_narrowed(padded[position], args[position].shape))
+                args[position].copy_(narrowed(padded[position], args[position].shape))
         return _own(results, self.results, args)
 
 
@@ -134,13 +134,6 @@ def _own(results: Any, plan: Any, args: Sequence[Any]) -> Any:
     if isinstance(plan, Given):
         return args[plan.position]
     return results if plan is None else plan
-
-
-def _narrowed(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    for dim, (own, size) in enumerate(zip(tensor.shape, shape, strict=True)):
-        if own != size:
-            tensor = tensor.narrow(dim, 0, size)
-    return tensor
 
 
 def make_plan(
@@ -195,7 +188,7 @@ def _padded_argument(
     if any(shape[dim] < now[dim] for dim in dims):
         raise UnpaddableError(f"argument {name} of sizes {now} would shrink to {shape}")
     flat = [dim for dim, stride in enumerate(strides) if stride == 0 and shape[dim] > 1]
-    if not set(dims) <= set(flat) and _overlaps_itself(shape, strides):
+    if not set(dims) <= set(flat) and overlaps_itself(shape, strides):
         raise UnpaddableError(f"argument {name} is expanded or a sliding window, so rows of it share memory")
     if not dims and strides != _all(value.stride(), sizes):
         # Only the strides depend on the size: a narrow part of something larger.
@@ -214,16 +207,6 @@ def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     for size in reversed(shape[1:]):
         strides.insert(0, strides[0] * size)
     return tuple(strides)
-
-
-def _overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether two elements of a tensor with these sizes and strides may be at one place."""
-    reach = 0
-    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1):
-        if stride <= reach:
-            return True
-        reach += stride * (size - 1)
-    return False
 
 
 def _results(

@@ -11,6 +11,7 @@ from typing import Any
 import sympy
 import torch
 
+from fxbucket.cudagraphs import RecordedBucket
 from fxbucket.entry import Entry
 from fxbucket.journal import Journal
 from fxbucket.lookup import Lookup
@@ -47,8 +48,10 @@ class PaddedCall:
         """Pad a call, run it, and return its own results."""
         run, plan = self.entry.run, self.plan
         assert run is not None  # there is none of these before
-        padded = plan.arguments(args)
-        results = plan.finish(args, padded, run(*padded))
+        results = run.padded(args, plan) if isinstance(run, RecordedBucket) else NotImplemented
+        if results is NotImplemented:
+            padded = plan.arguments(args)
+            results = plan.finish(args, padded, run(*padded))
         self.entry.padded[self.sizes] += 1
         return results
 

@@ -210,18 +210,19 @@ _ALWAYS = ("fxbucket format", "torch", "python")
 def _artifacts(builder: Builder, options: Options) -> dict[str, Stored]:
     """Return every artifact of a model, by key, as bytes; none where nothing is compiled."""
     found: dict[str, Stored] = {}
-    now = environment(options.inductor_options)
+    now: dict[int, Environment] = {}
     for made in builder.made if options.compiler == "inductor" else ():
         job = made.job
         if job.local_reason or job.form is None:
             raise StoreError(f"{job.title} cannot be saved: it {job.local_reason}.")
-        if now.key_of(job.form.digest) != job.key:
+        settings = now.setdefault(id(job.options), environment(job.options))
+        if settings.key_of(job.form.digest) != job.key:
             raise StoreError(f"{job.title} was compiled under other settings of torch than those of now; set them again.")
-        stored, note = builder.stored(job.key), ""
+        stored, note = builder.stored(job.key) or (builder.stored(job.untuned_key) if job.untuned_key else None), ""
         if stored is None:
             # What was compiled without a store lies in no folder of its own, so what belongs to it is not known.
             with no_other_compilation():
-                _, stored, note = compile_to_store(job.form, options.inductor_options, job.title)
+                _, stored, note = compile_to_store(job.form, job.options, job.title)
         if stored is None:
             raise StoreError(f"{job.title} cannot be saved: {note}.")
         found[job.key] = stored

@@ -85,6 +85,8 @@ def explanation_text(explanation: Explanation) -> str:
             console.print(_rich(one))
         if graph.eager_calls:
             console.print(_eager(graph))
+    if explanation.recorded_bytes:
+        console.print(_recorded(explanation))
     return _printed(console)
 
 
@@ -96,7 +98,13 @@ def explanation_html(explanation: Explanation) -> str:
         parts += [_html(table) for table in tables_of(graph)]
         if graph.eager_calls:
             parts.append(f"<p>{html.escape(_eager(graph))}</p>")
+    if explanation.recorded_bytes:
+        parts.append(f"<p>{_recorded(explanation)}</p>")
     return "\n".join(parts)
+
+
+def _recorded(explanation: Explanation) -> str:
+    return f"CUDA graphs hold {explanation.recorded_bytes / 2**20:.1f} MB: the pool that all of them share, and buffers."
 
 
 def tables_of_suggestion(suggestion: Suggestion) -> tuple[Table, ...]:

@@ -197,6 +197,55 @@ def same_addresses(args: Sequence[Any], addresses: list[int | None], positions: 
     return all(args[position].data_ptr() == addresses[position] for position in positions)
 
 
+def clear_cublas_workspaces() -> None:
+    """Have the next product on each stream take a new workspace; stands for ``torch._C._cuda_clearCublasWorkspaces``.
+
+    A workspace belongs to a stream for good. What a recording uses must be of its own pool, or two models whose recordings
+    were made on one stream would write to one workspace when they are replayed on two.
+    """
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()
+
+
+def end_failed_capture(device: torch.device, pool: Any) -> None:
+    """Have the allocator leave a pool of CUDA graphs alone after a recording that could not be ended.
+
+    Stands for ``torch._C._cuda_endAllocateToPool``: ``CUDAGraph.capture_end`` raises before it comes to that, and without it
+    no later recording may use the pool.
+    """
+    end = getattr(torch._C, "_cuda_endAllocateToPool", None)
+    if end is not None:
+        with contextlib.suppress(RuntimeError):
+            end(device.index, pool)
+
+
+def nested_map(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return a nest of containers with a function's answer for each item; stands for ``torch.utils._pytree``.
+
+    The containers that torch takes apart are those that users registered with it.
+    """
+    from torch.utils import _pytree
+
+    return _pytree.tree_map(function, value)
+
+
+def nested_leaves(value: Any) -> list[Any]:
+    """Return the items of a nest of containers, as :func:`nested_map` visits them."""
+    from torch.utils import _pytree
+
+    return list(_pytree.tree_leaves(value))
+
+
+def without_torch_function() -> AbstractContextManager[Any]:
+    """Return a context in which a subclass of Tensor is a plain tensor to torch.
+
+    Stands for ``torch._C.DisableTorchFunctionSubclass``, which torch's own guide to subclasses names.
+    """
+    context: AbstractContextManager[Any] = torch._C.DisableTorchFunctionSubclass()
+    return context
+
+
 def mark_dim_dynamic(tensor: torch.Tensor, dim: int) -> Callable[[], None]:
     """Make a dim dynamic for the capture that begins; returns what takes the mark away again.
 

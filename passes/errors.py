@@ -66,6 +66,10 @@ class MissError(FxbucketError, LookupError):
     """No bucket serves a call's sizes and ``on_miss="error"`` was asked for."""
 
 
+class StaleResultError(FxbucketError, RuntimeError):
+    """A result in memory of a CUDA graph was read after a later call wrote over it."""
+
+
 class UnsupportedTorchError(FxbucketError, ImportError):
     """The installed torch is older than the oldest that fxbucket supports."""
 

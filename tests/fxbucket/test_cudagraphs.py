@@ -66,6 +66,7 @@ def test_gradients_and_open_sizes_are_reasons_too():
     ("options", "said"),
     [
         ({"cudagraphs": "on"}, "cudagraphs='on' is not possible"),
+        ({"debug": 1}, "debug=1: give True or False"),
         ({"cudagraph_outputs": "mine"}, "cudagraph_outputs='mine' is not possible"),
         ({"cudagraph_max_buckets": 0}, "cudagraph_max_buckets=0: give an int of at least 1"),
     ],
@@ -91,7 +92,7 @@ def test_replays_equal_eager_at_every_size_and_give_results_of_their_own():
             kept.append((got[0], got[0].clone()))
     assert all(torch.equal(one, other) for one, other in kept)
     assert model.calls.item() == 12
-    assert {state.split()[0] for state in states(compiled).values()} == {"recorded"}
+    assert all(state.startswith("recorded") for state in states(compiled).values())
     assert compiled.explain().calls() == {"t=4": 8, "t=8": 4}
 
 
@@ -99,12 +100,13 @@ def test_replays_equal_eager_at_every_size_and_give_results_of_their_own():
 def test_static_results_are_the_recording_s_own_memory():
     compiled = recorded(lambda x: (x * 2,), cudagraph_outputs="static")
     with torch.no_grad():
-        addresses = {compiled(rows(4, seed))[0].data_ptr() for seed in range(6)}
+        addresses = [compiled(rows(4, seed))[0].data_ptr() for seed in range(6)]
         first = compiled(rows(4, 1))[0]
         assert torch.equal(first, rows(4, 1) * 2)
         compiled(rows(4, 2))
         assert torch.equal(first, rows(4, 2) * 2)
-    assert len(addresses) <= 2
+    # The first call runs as ever, and the second is recorded.
+    assert len(set(addresses[2:])) == 1
 
 
 @gpu
@@ -220,7 +222,8 @@ def test_what_asks_the_host_is_not_recorded_and_still_right():
         compiled = recorded(lambda x: torch.ops.fxbucket_cudagraphs.host(x) + 1, splitting_ops=["fxbucket_cudagraphs::host"])
         x = rows(4).abs()
         with torch.no_grad():
-            compiled(x)
+            for _ in range(2):
+                assert torch.equal(compiled(x), x + 1)
             with pytest.warns(fxbucket.FxbucketWarning, match="is not recorded: recording failed"):
                 assert torch.equal(compiled(x), x + 1)
             assert torch.equal(compiled(x), x + 1)
@@ -235,7 +238,7 @@ def test_the_least_recently_used_recording_goes_where_there_are_too_many():
             for seed in range(3):
                 x = rows(number, seed)
                 assert torch.equal(compiled(x), x * 2)
-        assert [state.split()[0] for state in states(compiled).values()] == ["to", "recorded", "recorded"]
+        assert [state.split(":")[0] for state in states(compiled).values()] == ["to be recorded", "recorded", "recorded"]
         for seed in range(3):
             assert torch.equal(compiled(rows(4, seed)), rows(4, seed) * 2)
 

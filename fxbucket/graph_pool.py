@@ -1,0 +1,142 @@
+"""What the recordings of one model share: a pool of memory, a lock, a stream, and how many of them there may be."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from fxbucket.torch_compat import clear_cublas_workspaces, end_failed_capture
+
+Capture = Callable[[Callable[[], Any]], tuple[torch.cuda.CUDAGraph, Any]]
+"""Takes a function, and returns the recorded graph of what it launched, and what it returned."""
+
+
+class Forgettable(Protocol):
+    """What can give its recording back."""
+
+    def forget(self) -> None:
+        """Give the recording's memory back."""
+
+
+@dataclass(eq=False)
+class GraphPool:
+    """The recordings of one model: one pool of memory, one at a time, the least recently used goes first.
+
+    Attributes:
+        most: how many buckets are recorded at once; ``None`` for all.
+        lock: held while a recording is made or replayed, for all of them share memory.
+        generation: how many recordings were replayed; what one left in the pool is valid until the next.
+        is_warming: whether arguments of calls are noted, to record all buckets after them.
+    """
+
+    most: int | None = None
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    generation: int = 0
+    is_warming: bool = False
+    _used: OrderedDict[int, Forgettable] = field(default_factory=OrderedDict)
+    _pools: dict[torch.device, tuple[Any, torch.cuda.CUDAGraph]] = field(default_factory=dict)
+    _side: dict[torch.device, torch.cuda.Stream] = field(default_factory=dict)
+    _stream: torch.cuda.Stream | None = None
+
+    def _pool(self, device: torch.device) -> Any:
+        """Return the pool of a device that all recordings share; it stays when the last of them goes."""
+        if device not in self._pools:
+            handle, graph = torch.cuda.graph_pool_handle(), torch.cuda.CUDAGraph()
+            # A pool is there while a graph of it is. torch.cuda.MemPool would hold it too, and ends the process where
+            # garbage collection takes it before its graphs.
+            self._capture(device, handle, graph, lambda: torch.zeros(1, device=device))
+            self._pools[device] = handle, graph
+        return self._pools[device][0]
+
+    def used(self, bucket: Forgettable) -> None:
+        """Note that a recording was used, and forget the least recently used one where there are too many."""
+        self.generation += 1
+        if self.most is None:
+            return
+        self._used[id(bucket)] = bucket
+        self._used.move_to_end(id(bucket))
+        if len(self._used) > self.most:
+            _, oldest = self._used.popitem(last=False)
+            oldest.forget()
+
+    def enter(self, device: torch.device) -> None:
+        """Have the current stream wait for what another one replayed last."""
+        stream = torch.cuda.current_stream(device)
+        if self._stream is not None and stream != self._stream:
+            stream.wait_stream(self._stream)
+        self._stream = stream
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of device memory in the pools of these recordings."""
+        if not self._pools:
+            return 0
+        pools = {tuple(handle) for handle, _ in self._pools.values()}
+        segments = torch.cuda.memory_snapshot()
+        return sum(int(held["total_size"]) for held in segments if tuple(held["segment_pool_id"]) in pools)
+
+    @contextlib.contextmanager
+    def capturing(self, device: torch.device) -> Iterator[Capture]:
+        """Prepare for the recordings of one bucket; gives what records the work of a function as a graph.
+
+        All of them are recorded on one stream of their own, so that each may use memory again that an earlier one left:
+        the allocator keeps memory apart by stream.
+        """
+        # What torch.cuda.graph does before each recording, done once for all of a bucket's: garbage that is collected in
+        # the middle of one could free memory, which a recording must not.
+        torch.cuda.synchronize(device)
+        gc.collect()
+        torch.cuda.empty_cache()
+
+        def record(work: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+            graph = torch.cuda.CUDAGraph()
+            return graph, self._capture(device, self._pool(device), graph, work)
+
+        clear_cublas_workspaces()
+        try:
+            yield record
+        finally:
+            # Their memory goes back to the pool: what is recorded later may use it again.
+            clear_cublas_workspaces()
+
+    def _capture(self, device: torch.device, pool: Any, graph: torch.cuda.CUDAGraph, work: Callable[[], Any]) -> Any:
+        side = self._side.setdefault(device, torch.cuda.Stream(device))
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                result = work()
+            except BaseException:
+                # What failed matters more than that the recording cannot be ended either.
+                try:
+                    graph.capture_end()
+                except Exception:  # of several kinds, and what caused it is told already
+                    end_failed_capture(device, pool)
+                    # The allocator lets nothing else be recorded into it; what was before stays with its graphs.
+                    self._pools.pop(device, None)
+                raise
+            graph.capture_end()
+        torch.cuda.current_stream(device).wait_stream(side)
+        return result
+
+    def held(self, like: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.CUDAGraph]:
+        """Return memory of the pool, laid out like a tensor, that later recordings may use again once nothing refers to it.
+
+        Memory of the pool comes from recordings alone, so it is one, never to be replayed; it has to be kept as the others.
+        """
+
+        def allocate() -> torch.Tensor:
+            made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+            # torch warns of a recording of nothing.
+            torch.zeros(1, device=like.device)
+            return made
+
+        graph = torch.cuda.CUDAGraph()
+        return self._capture(like.device, self._pool(like.device), graph, allocate), graph
