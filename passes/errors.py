@@ -50,6 +50,10 @@ class CompileError(FxbucketError, RuntimeError):
     """A compiler failed on one piece for one bucket."""
 
 
+class CopyError(FxbucketError, ValueError):
+    """A tensor does not fit the memory that it is to be copied into."""
+
+
 class GradientError(FxbucketError, RuntimeError):
     """Gradients are recorded through an op that has no backward."""
 

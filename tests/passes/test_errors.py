@@ -17,6 +17,7 @@ KINDS = {
     "PassError": RuntimeError,
     "VerifyError": RuntimeError,
     "CompileError": RuntimeError,
+    "CopyError": ValueError,
     "MissError": LookupError,
     "UnsupportedTorchError": ImportError,
 }
