@@ -53,7 +53,7 @@ def mixed_jobs(device: str) -> list[Job]:
         (
             random_bits(torch.Size(size).numel(), dtype, device).view(size),
             random_bits(torch.Size(large).numel(), dtype, device).view(large),
-            position % 2,
+            1 - position % 2,
         )
         for position, (size, large, dtype) in enumerate(zip(sizes, larger, dtypes, strict=True))
     ]
@@ -98,14 +98,15 @@ def test_any_number_of_jobs_is_one_call(device: str, number: int):
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_source_may_lie_at_any_element(device: str):
     """The words that a slot allows are wider than what some sources are aligned to."""
-    destination = torch.zeros(64, dtype=torch.bfloat16, device=device)
-    filler = prepare([Slot(destination, (40,), (1,), 3)])
-    memory = torch.arange(48, dtype=torch.bfloat16, device=device)
+    destination = torch.zeros(5000, dtype=torch.bfloat16, device=device)  # several blocks, also of the widest words
+    filler = prepare([Slot(destination, (4960,), (1,), 3)])
+    memory = random_bits(5000, torch.bfloat16, device)
     for offset in range(9):
+        source = memory[offset : offset + 4960]
         destination.fill_(-1)
-        filler([memory[offset : offset + 40]])
-        assert torch.equal(destination[:40], memory[offset : offset + 40]), offset
-        assert bool((destination[40:] == 3).all()), offset
+        filler([source])
+        assert torch.equal(bits(destination[:4960]), bits(source)), offset
+        assert bool((destination[4960:] == 3).all()), offset
 
 
 @pytest.mark.parametrize("device", DEVICES)
