@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fxbucket.copies import narrowed
+from fxbucket.kernels import Filler, Slot, prepare
 from fxbucket.pad_plan import PaddedArgument
 
 
@@ -16,31 +16,35 @@ class Filling:
 
     Args:
         static: the buffer of each argument, ``None`` for what is not copied.
-        args: the arguments of one of the calls; those of the others have the same sizes.
+        args: the arguments of one of the calls; those of the others have the same sizes and strides.
         padded: what arguments are smaller than their buffers.
     """
 
     def __init__(self, static: Sequence[Any], args: Sequence[Any], padded: Sequence[PaddedArgument] = ()) -> None:
         fills = {held.position: held.fill for held in padded}
         self._positions = [position for position, buffer in enumerate(static) if buffer is not None]
-        self._fills = [fills.get(position, 0) for position in self._positions]
         self._buffers = [once(static[position]) for position in self._positions]
-        self._is_padded = any(static[position].shape != args[position].shape for position in self._positions)
+        sources = [_like(args[position], buffer) for position, buffer in zip(self._positions, self._buffers, strict=True)]
+        self._is_whole = all(args[place] is source for place, source in zip(self._positions, sources, strict=True))
+        same = all(buffer.shape == source.shape for buffer, source in zip(self._buffers, sources, strict=True))
+        self._filler: Filler | None = None
+        # One copy is one launch anyway, and torch's own is the fastest.
+        if len(sources) > 1 or not same:
+            slots = [
+                Slot(buffer, tuple(source.shape), source.stride(), fills.get(place, 0))
+                for place, buffer, source in zip(self._positions, self._buffers, sources, strict=True)
+            ]
+            self._filler = prepare(slots)
 
     def __call__(self, args: Sequence[Any]) -> None:
         """Fill the buffers for one call."""
         sources = [args[position] for position in self._positions]
-        if not sources:
-            return
-        if len(sources) == 1 and not self._is_padded:
-            self._buffers[0].copy_(_like(sources[0], self._buffers[0]), non_blocking=True)
-            return
-        if self._is_padded:
-            for buffer, fill in zip(self._buffers, self._fills, strict=True):
-                buffer.fill_(fill)
-        whole = [_like(source, buffer) for source, buffer in zip(sources, self._buffers, strict=True)]
-        targets = [narrowed(buffer, source.shape) for source, buffer in zip(whole, self._buffers, strict=True)]
-        torch._foreach_copy_(targets, whole, non_blocking=True)
+        if not self._is_whole:
+            sources = [_like(source, buffer) for source, buffer in zip(sources, self._buffers, strict=True)]
+        if self._filler is not None:
+            self._filler(sources)
+        elif sources:
+            self._buffers[0].copy_(sources[0], non_blocking=True)
 
 
 def once(buffer: torch.Tensor) -> torch.Tensor:
