@@ -359,8 +359,11 @@ def _built(program: Program, plan: Sequence[Job | None], known: Mapping[str, Mad
             continue
         made = known[job.key]
         inputs = piece.inputs
-        if job.form is not None and job.form.is_portable:
+        if job.form is not None and made.job.form is not None:
             inputs = tuple(piece.inputs[place] for place in job.form.order)
+            if not job.form.is_portable:
+                # It was compiled as it stood, so it takes its inputs in the order of the piece that it was compiled for.
+                inputs = tuple(name for _, name in sorted(zip(made.job.form.order, inputs, strict=True)))
         own = made.job is job
         artifacts.append(
             Artifact(

@@ -173,3 +173,20 @@ def test_inductor_compiles_a_static_piece_with_its_options():
     x = torch.randn(8, 4)
     compiled = compile_piece(program.pieces[0], program, compiler_for("inductor", {"max_autotune": False})).call
     torch.testing.assert_close(compiled(x)[0], small(x))
+
+
+def test_pieces_that_are_equal_at_a_size_alone_share_an_artifact_of_this_process_in_the_right_order():
+    @torch._dynamo.allow_in_graph
+    def mixed(left: torch.Tensor, right: torch.Tensor, number: int) -> torch.Tensor:
+        return left * 2 + right * number
+
+    def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        number = x.shape[0] // 16 + 1
+        return mixed(mixed(x.sin(), y, number).cos().sin(), y, number).cos()
+
+    axes = {"rows": ["x.shape[0]", "y.shape[0]"]}
+    compiled = fxbucket.compile(model, axes=axes, sizes={"rows": [20]}, splitting_ops=["torch.cos"], compiler="eager")
+    x, y = torch.randn(20), torch.randn(20)
+    assert torch.equal(compiled(x, y), model(x, y))
+    (bucket, *_) = compiled.explain().graphs[0].buckets
+    assert [artifact.origin for artifact in bucket.artifacts][:3] == ["compiled", "as it is", "shared"]
