@@ -365,16 +365,7 @@ def _built(program: Program, plan: Sequence[Job | None], known: Mapping[str, Mad
                 # It was compiled as it stood, so it takes its inputs in the order of the piece that it was compiled for.
                 inputs = tuple(name for _, name in sorted(zip(made.job.form.order, inputs, strict=True)))
         own = made.job is job
-        artifacts.append(
-            Artifact(
-                piece.name,
-                made.compiled.call,
-                inputs,
-                made.origin if own else "shared",
-                made.seconds if own else 0.0,
-                made.compiled.conditions,
-                made.note if own else "",
-            )
-        )
+        origin, seconds, note = (made.origin, made.seconds, made.note) if own else ("shared", 0.0, "")
+        artifacts.append(Artifact(piece.name, made.compiled.call, inputs, origin, seconds, made.compiled.conditions, note))
     conditions = [condition for artifact in artifacts for condition in artifact.conditions]
     return Built(tuple(artifacts), tuple(dict.fromkeys([*recorded_conditions(program), *conditions])))

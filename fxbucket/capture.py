@@ -49,6 +49,7 @@ from fxbucket.passes.symbolic import (
 from fxbucket.passes.torch_version import check_torch_version
 from fxbucket.torch_compat import (
     captured_argument,
+    count_kernel_writes,
     is_graph_fragment,
     original_error,
     tracing_shape_env,
@@ -67,6 +68,7 @@ def program_of(
         arguments: the call's arguments by name, where they are at hand; tensors are then told by identity, so that axes
             are found behind decorators and graph breaks too.
     """
+    count_kernel_writes(module)
     module, written = forward_identities(module)
     nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
     found = [captured_argument(node) for node in nodes]

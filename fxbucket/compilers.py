@@ -12,6 +12,7 @@ import sympy
 from torch import fx
 
 from fxbucket.artifact import PieceCall
+from fxbucket.custom_ops import taken_apart
 from fxbucket.inductor import inductor_compile, inductor_option_names
 from fxbucket.passes.ambient import Ambient
 from fxbucket.passes.captured import value_of
@@ -99,7 +100,7 @@ def compile_piece(piece: Piece, program: Program, compiler: Compile) -> Compiled
     mode = fake_mode_of([value_of(node) for node in piece.module.graph.nodes]) or fresh_environment()[1]
     # Compilers own what they are given, and some rewrite it; the program's graph stays as it is.
     module = fx.GraphModule(piece.module, _copied(piece.module))
-    with _naming(f"{piece.name} for bucket {program.bucket}"):
+    with _naming(f"{piece.name} for bucket {program.bucket}", piece.module, program.capture.ambient):
         return _compile(module, inputs, mode, program.capture.ambient, compiler)
 
 
@@ -115,7 +116,7 @@ def compile_form(form: Form, compiler: Compile, title: str) -> Compiled:
         CompileError: the compiler failed; names the piece and the bucket, and carries the compiler's own error.
     """
     made = recreate(form)
-    with _naming(title):
+    with _naming(title, made.module, form.ambient):
         compiled = _compile(made.module, list(made.inputs), made.mode, form.ambient, compiler)
     return replace(compiled, conditions=made.conditions(form))
 
@@ -130,13 +131,15 @@ def _compile(
 
 
 @contextlib.contextmanager
-def _naming(title: str) -> Iterator[None]:
+def _naming(title: str, module: fx.GraphModule, ambient: Ambient) -> Iterator[None]:
     try:
         yield
     except FxbucketError:
         raise
     except Exception as error:
-        raise CompileError(f"compiling {title} failed: {type(error).__name__}: {error}") from error
+        names = taken_apart(module, ambient)
+        mend = f" The compiler took {', '.join(names)} apart; splitting_ops={names} runs them as they are." if names else ""
+        raise CompileError(f"compiling {title} failed: {type(error).__name__}: {str(error).rstrip()}{mend}") from error
 
 
 def recorded_conditions(program: Program) -> tuple[sympy.Basic, ...]:

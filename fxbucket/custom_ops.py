@@ -26,13 +26,19 @@ def reasons_to_keep_here(module: fx.GraphModule, ambient: Ambient) -> list[str]:
         module: a piece's module.
         ambient: the switches under which it was captured.
     """
+    names = taken_apart(module, ambient)
+    return [f"calls {name}, which is compiled into it and may be another op tomorrow" for name in names]
+
+
+def taken_apart(module: fx.GraphModule, ambient: Ambient) -> list[str]:
+    """Return the names of the ops in a piece that compilation takes apart and that are not torch's; arguments as above."""
     found: dict[str, None] = {}
     graphs = [inner.graph for inner in module.modules() if isinstance(inner, fx.GraphModule)]
     nodes = [node for graph in graphs for node in graph.nodes]
     differentiates = _differentiates(nodes, ambient)
     for op in dict.fromkeys(op for node in nodes for op in overloads_of(node.target)):
         if op.namespace not in _OF_TORCH and (kernels_read_by_tracing(op, differentiates) or is_op_rewritten(op)):
-            found[f"calls {op.namespace}::{op._opname}, which is compiled into it and may be another op tomorrow"] = None
+            found[f"{op.namespace}::{op._opname}"] = None
     return list(found)
 
 

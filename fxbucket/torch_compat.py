@@ -16,6 +16,8 @@ from unittest import mock
 import torch
 from torch import fx
 
+from fxbucket.passes.captured import value_of
+from fxbucket.passes.kernel_calls import is_kernel_call
 from fxbucket.passes.symbolic import FakeTensorMode, ShapeEnv, source_name
 
 
@@ -183,6 +185,24 @@ def lacks_backward(op: Any) -> bool:
 
     definition = OPDEFS.get(f"{op.namespace}::{op._opname}")
     return definition is not None and definition._backward_fn is None
+
+
+def count_kernel_writes(module: fx.GraphModule) -> None:
+    """Raise the version of each fake tensor of a captured graph that a Triton kernel writes to, as every other write does.
+
+    Stands for ``get_mutated_tensors`` of ``torch._higher_order_ops.triton_kernel_wrap``, which reads a kernel's code; where
+    it cannot, it names every tensor that the kernel is given.
+    """
+    nodes = [node for inner in module.modules() if isinstance(inner, fx.GraphModule) for node in inner.graph.nodes]
+    for node in filter(is_kernel_call, nodes):
+        from torch._higher_order_ops.triton_kernel_wrap import get_mutated_tensors
+
+        held = dict(node.kwargs)
+        given = fx.node.map_arg(held["kwargs"], value_of)
+        written = get_mutated_tensors(held["kernel_idx"], held["constant_args_idx"], given, held["tma_descriptor_metadata"])
+        for name in written:
+            if isinstance(given.get(name), torch.Tensor) and not given[name].is_inference():
+                torch.autograd.graph.increment_version(given[name])
 
 
 def same_addresses(args: Sequence[Any], addresses: list[int | None], positions: list[int]) -> bool:

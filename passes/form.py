@@ -22,6 +22,7 @@ from torch import fx
 from fxbucket.passes.ambient import Ambient
 from fxbucket.passes.buckets import Range
 from fxbucket.passes.captured import value_of
+from fxbucket.passes.kernel_calls import KernelCall, kernel_call
 from fxbucket.passes.program import Piece, Program
 from fxbucket.passes.symbolic import SYMBOLIC_TYPES, Number, expression_of, is_fake, symbols_in
 from fxbucket.passes.tensors import TensorFacts
@@ -163,9 +164,22 @@ class _Encoder:
             target = self._local(module.get_submodule(str(node.target)), f"calls the module {node.target}")
         else:
             target = self.value(node.target, numbers)
+        kernel = kernel_call(node)
+        if kernel is not None:
+            return (node.op, target, *self._kernel(kernel, numbers), meta)
         args, kwargs = self.value(node.args, numbers), self.value(dict(node.kwargs), numbers)
         key = "example_value" if "example_value" in node.meta else "val" if "val" in node.meta else ""
         return (node.op, target, args, kwargs, key, self.value(value_of(node), numbers), meta)
+
+    def _kernel(self, call: KernelCall, numbers: Mapping[fx.Node, int]) -> Encoded:
+        """Return a call of a Triton kernel by what its numbers stand for, so that equal calls are equal.
+
+        The table counts too: what was compiled may look the numbers up when it runs, and after a reset they are others'.
+        """
+        kernel = self._local(call.kernel, f"calls the Triton kernel {call.name}, which only this process knows")
+        table = self._local(call.table, "finds it by a number of this process")
+        rest = (dict(call.constants), call.grid, dict(call.arguments), dict(call.settings))
+        return (kernel, table, *(self.value(part, numbers) for part in rest))
 
     def _attribute(self, module: fx.GraphModule, path: str) -> Encoded:
         held: Any = module

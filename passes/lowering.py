@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from fxbucket.passes.captured import tensors_in, value_of
+from fxbucket.passes.kernel_calls import is_kernel_call
 from fxbucket.passes.metadata import MetadataMapper
 from fxbucket.passes.program import Program
 from fxbucket.passes.symbolic import (
@@ -233,6 +234,10 @@ def lower(program: Program) -> Lowered:
     env, mode = fresh_environment()
     recorder = _Recorder()
     inputs: tuple[Any, ...] = ()
+    kernel = next(filter(is_kernel_call, program.capture.module.graph.nodes), None)
+    if kernel is not None:
+        failure = "it is a Triton kernel; make it an op with torch.library.triton_op, which row_safe_ops can name"
+        return Lowered((), inputs, failure=failure, failed_at=kernel)
     try:
         values = _inputs(program, env, mode)
         inputs = tuple(recorder.recorded(value) for value in values)

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 import torch
 from torch import fx
 
+from fxbucket.passes.kernel_calls import kernel_call
+
 OPERATOR_TO_ATEN = {
     "truediv": "div", "floordiv": "floor_divide", "mod": "remainder", "and_": "bitwise_and", "or_": "bitwise_or",
     "xor": "bitwise_xor", "invert": "bitwise_not", "inv": "bitwise_not", "lshift": "bitwise_left_shift",
@@ -33,7 +35,9 @@ def op_names(node: fx.Node) -> frozenset[str]:
     if node.op == "call_method":
         return _aten_names(str(node.target)) | {f"torch.Tensor.{node.target}"}
     if node.op == "call_function":
-        return names_of_callable(node.target)
+        kernel = kernel_call(node)
+        own = frozenset() if kernel is None else names_of_callable(kernel.function) | {f"triton.{kernel.name}"}
+        return names_of_callable(node.target) | own
     return frozenset()
 
 

@@ -11,6 +11,7 @@ from torch import fx
 
 from fxbucket.passes.captured import Axis, value_of
 from fxbucket.passes.conditions import python_condition
+from fxbucket.passes.kernel_calls import KernelCall, kernel_call
 from fxbucket.passes.program import Piece, Program
 from fxbucket.passes.symbolic import SYMBOLIC_TYPES, Expression, expression_of, symbols_in
 
@@ -107,6 +108,9 @@ def target_text(node: fx.Node) -> str:
         if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
             return str(target)
         if isinstance(target, torch._ops.HigherOrderOperator):
+            kernel = kernel_call(node)
+            if kernel is not None:
+                return f"triton.{kernel.name}"
             return f"higher_order.{target.name()}"
         module = getattr(target, "__module__", None) or ""
         module = {"_operator": "operator", "torch._C._nn": "torch.nn.functional"}.get(module, module)
@@ -125,6 +129,9 @@ def node_text(node: fx.Node, name: Namer = plain_namer) -> str:
         return f"return {argument_text(node.args[0], name)}"
     if node.op == "get_attr":
         return f"{node.name} = self.{node.target}"
+    kernel = kernel_call(node)
+    if kernel is not None:
+        return f"{node.name} = {target_text(node)}{_launch_text(kernel, name)}"
     positional = [argument_text(argument, name) for argument in node.args]
     if node.op == "call_method":
         head = f"{positional[0]}.{node.target}"
@@ -133,6 +140,14 @@ def node_text(node: fx.Node, name: Namer = plain_namer) -> str:
         head = target_text(node)
     keywords = [f"{key}={argument_text(value, name)}" for key, value in node.kwargs.items()]
     return f"{node.name} = {head}({', '.join([*positional, *keywords])})"
+
+
+def _launch_text(call: KernelCall, name: Namer) -> str:
+    """Return the grid of a Triton kernel and its arguments, as a person would write them: ``[(4, 1, 1)](x=x, BLOCK=16)``."""
+    grids = list(call.grid)
+    grid = argument_text(grids[0] if len(grids) == 1 else grids, name)
+    given = {**call.arguments, **call.constants, **{key: held for key, held in call.settings.items() if held}}
+    return f"[{grid}]({', '.join(f'{key}={argument_text(value, name)}' for key, value in given.items())})"
 
 
 def argument_text(argument: object, name: Namer = plain_namer) -> str:

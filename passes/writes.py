@@ -11,6 +11,7 @@ from torch import fx
 
 from fxbucket.passes.aliasing import storage_of, was_written
 from fxbucket.passes.captured import value_of
+from fxbucket.passes.kernel_calls import is_kernel_call
 
 _WRITERS = frozenset(
     ["setitem", *(f"i{name}" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor",
@@ -36,7 +37,7 @@ def may_write(node: fx.Node) -> bool:
         name = name[2:-2]
     if name.endswith("_") or name in _WRITERS or name in _STATISTICS:
         return True
-    return "out" in node.kwargs or _is_in_place(node)
+    return "out" in node.kwargs or is_kernel_call(node) or _is_in_place(node)
 
 
 def _is_in_place(node: fx.Node) -> bool:

@@ -176,7 +176,7 @@ def test_inductor_compiles_a_static_piece_with_its_options():
 
 
 def test_pieces_that_are_equal_at_a_size_alone_share_an_artifact_of_this_process_in_the_right_order():
-    @torch._dynamo.allow_in_graph
+    @torch.compiler.allow_in_graph
     def mixed(left: torch.Tensor, right: torch.Tensor, number: int) -> torch.Tensor:
         return left * 2 + right * number
 
