@@ -278,7 +278,10 @@ def _in_use(frame: CallFrame, dispatcher: Dispatcher, record: Record) -> tuple[A
             continue
         if len(names) != 1 or any(name.startswith("__resume") for name in _names_in(bytecode)):
             raise StoreError("the model breaks into several graphs a call, which cannot be saved; see docs/saving.md.")
-        again = guards_from_bytes(record.guards, code, scope)
+        try:
+            again = guards_from_bytes(record.guards, code, scope)
+        except Exception as error:  # seen with torch 2.11, which writes some guards that it cannot read
+            raise StoreError(f"the model cannot be saved: its guards cannot be read back: {error}.") from error
         lost = _guard_differences(guard_texts(guards), guard_texts(again))
         if lost:
             raise StoreError(

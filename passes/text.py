@@ -146,7 +146,9 @@ def _launch_text(call: KernelCall, name: Namer) -> str:
     """Return the grid of a Triton kernel and its arguments, as a person would write them: ``[(4, 1, 1)](x=x, BLOCK=16)``."""
     grids = list(call.grid)
     grid = argument_text(grids[0] if len(grids) == 1 else grids, name)
-    given = {**call.arguments, **call.constants, **{key: held for key, held in call.settings.items() if held}}
+    # Which of the arguments were given by name (torch 2.14) says nothing more to people.
+    settings = {key: held for key, held in call.settings.items() if held and key != "launch_kwargs"}
+    given = {**call.arguments, **call.constants, **settings}
     return f"[{grid}]({', '.join(f'{key}={argument_text(value, name)}' for key, value in given.items())})"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 
 import fxbucket
 from fxbucket.custom_ops import reasons_to_keep_here
@@ -82,7 +83,7 @@ def test_equal_calls_are_equal_and_calls_of_another_kernel_are_not():
     added, subtracted = digests(triton_models.two_kernels)
     assert added == first
     assert subtracted != added
-    torch.compiler.reset()
+    kernel_side_table.reset_table()  # as torch.compiler.reset() does, since torch 2.13
     assert digests(triton_models.two_layers)[0] != first, "the numbers of kernels that it may look up are others now"
 
 
@@ -100,7 +101,7 @@ def test_what_calls_a_kernel_stays_in_its_process(tmp_path: Path):
     assert reason == "calls the Triton kernel add_rows, which only this process knows"
     call = compiled(triton_models.two_layers)
     check(call, triton_models.two_layers, 20)
-    with pytest.raises(StoreError, match="Triton kernel"):
+    with pytest.raises(StoreError, match="cannot be saved"):
         call.save(tmp_path / "model")
 
 
