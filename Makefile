@@ -37,7 +37,7 @@ test: lint types ## everything that must pass: lint, types, tests
 
 # Takes whatever torch with CUDA the interpreter has, and installs nothing.
 test-gpu: ## what needs a GPU, with PYTHON=... of your own
-	PYTHONPATH=. $(PYTHON) -m pytest -q -m gpu $(PYTEST_ARGS)
+	PYTHONPATH=$(CURDIR) $(PYTHON) -m pytest -q -m gpu $(PYTEST_ARGS)
 
 lint: $(INSTALLED) ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -8,16 +8,13 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import sympy
-
-from fxbucket.artifact import Artifact, Origin
-from fxbucket.compilers import Compiled, compile_form, compile_piece, compiler_for, recorded_conditions
+from fxbucket.compilers import compile_form, compile_piece, compiler_for
 from fxbucket.custom_ops import reasons_to_keep_here
 from fxbucket.environment import Environment, environment
+from fxbucket.jobs import Built, Job, Made, built
 from fxbucket.options import Options
 from fxbucket.passes.errors import FxbucketWarning, StoppedError, StoreError
 from fxbucket.passes.form import Form, form_of
@@ -27,57 +24,7 @@ from fxbucket.store import Store, Stored, default_folder
 from fxbucket.stored import compile_to_store, compiling_apart, load_stored
 from fxbucket.tasks import Outcome, task_for
 from fxbucket.torch_compat import no_other_compilation
-from fxbucket.uncompiled import runner_of
 from fxbucket.workers import Workers
-
-
-@dataclass(frozen=True, eq=False)
-class Job:
-    """One artifact to be made.
-
-    Attributes:
-        key: what it is known by; equal keys are one artifact.
-        piece: the first piece that needs it.
-        program: the piece's program, made concrete for its bucket.
-        form: the piece's form; ``None`` where artifacts are not shared.
-        is_lasting: whether the artifact also serves equal pieces of later captures.
-        local_reason: why it cannot be stored or made elsewhere, or an empty text.
-        options: Inductor's configuration for it.
-        untuned_key: what it is known by where there is no time for options of pinned sizes; empty without such.
-    """
-
-    key: str
-    piece: Piece
-    program: Program
-    form: Form | None
-    is_lasting: bool
-    local_reason: str
-    options: Mapping[str, Any]
-    untuned_key: str = ""
-
-    @property
-    def title(self) -> str:
-        """The piece and its bucket, for people."""
-        return f"{self.piece.name} for bucket {self.program.bucket}"
-
-
-@dataclass(frozen=True, eq=False)
-class Made:
-    """An artifact that was made for a job; ``note`` tells why it was not stored or sent to a worker."""
-
-    job: Job
-    compiled: Compiled
-    origin: Origin
-    seconds: float
-    note: str = ""
-
-
-@dataclass(frozen=True, eq=False)
-class Built:
-    """A program's artifacts, in the order of its pieces, and what all of them together rely on."""
-
-    artifacts: tuple[Artifact, ...]
-    conditions: tuple[sympy.Basic, ...]
 
 
 class Builder:
@@ -122,7 +69,7 @@ class Builder:
                 jobs.setdefault(job.key, job)
         made = self._make(sorted(jobs.values(), key=lambda job: -len(job.piece.body)), now)
         known = self._lasting | made
-        return [_built(program, plan, known) for program, plan in zip(programs, plans, strict=True)]
+        return [built(program, plan, known) for program, plan in zip(programs, plans, strict=True)]
 
     @property
     def made(self) -> tuple[Made, ...]:
@@ -349,23 +296,3 @@ _PAUSE = 0.05
 """Seconds between two looks at what other processes make."""
 _PATIENCE = 600.0
 """Seconds after which an artifact is made here too: whoever is at it may be suspended, or hang."""
-
-
-def _built(program: Program, plan: Sequence[Job | None], known: Mapping[str, Made]) -> Built:
-    artifacts = []
-    for piece, job in zip(program.pieces, plan, strict=True):
-        if job is None:
-            artifacts.append(Artifact(piece.name, runner_of(piece.module), piece.inputs, "as it is"))
-            continue
-        made = known[job.key]
-        inputs = piece.inputs
-        if job.form is not None and made.job.form is not None:
-            inputs = tuple(piece.inputs[place] for place in job.form.order)
-            if not job.form.is_portable:
-                # It was compiled as it stood, so it takes its inputs in the order of the piece that it was compiled for.
-                inputs = tuple(name for _, name in sorted(zip(made.job.form.order, inputs, strict=True)))
-        own = made.job is job
-        origin, seconds, note = (made.origin, made.seconds, made.note) if own else ("shared", 0.0, "")
-        artifacts.append(Artifact(piece.name, made.compiled.call, inputs, origin, seconds, made.compiled.conditions, note))
-    conditions = [condition for artifact in artifacts for condition in artifact.conditions]
-    return Built(tuple(artifacts), tuple(dict.fromkeys([*recorded_conditions(program), *conditions])))

@@ -11,6 +11,7 @@ import torch
 
 from fxbucket.artifact import Artifact
 from fxbucket.copies import narrowed, overlaps_itself
+from fxbucket.graph_compat import same_addresses
 from fxbucket.graph_pool import GraphPool
 from fxbucket.options import CudaGraphs, Options
 from fxbucket.own_results import given_results, mark_results, own_results
@@ -23,7 +24,6 @@ from fxbucket.replay import RecordingError, Replay, record
 from fxbucket.stale import watched
 from fxbucket.static_fill import Filling, once
 from fxbucket.static_memory import StaticBuffers
-from fxbucket.torch_compat import same_addresses
 
 Function = Callable[..., Any]
 _MOST_FAILURES = 2

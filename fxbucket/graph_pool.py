@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from fxbucket.torch_compat import clear_cublas_workspaces, end_failed_capture
+from fxbucket.graph_compat import clear_cublas_workspaces, end_failed_capture
 
 Capture = Callable[[Callable[[], Any]], tuple[torch.cuda.CUDAGraph, Any]]
 """Takes a function, and returns the recorded graph of what it launched, and what it returned."""

@@ -42,7 +42,8 @@ class Filling:
         if not self._is_whole:
             sources = [_like(source, buffer) for source, buffer in zip(sources, self._buffers, strict=True)]
         if self._filler is not None:
-            self._filler(sources)
+            # The look-up and Dynamo's guards have settled all that a filler would check.
+            self._filler.unchecked(sources)
         elif sources:
             self._buffers[0].copy_(sources[0], non_blocking=True)
 
