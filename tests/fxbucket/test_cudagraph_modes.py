@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import fxbucket
@@ -326,3 +329,44 @@ def test_a_wrong_mode_is_an_error_at_once():
         compiled_of(lambda x: x, "pieces")
     with pytest.raises(OptionError, match="debug=1: give True or False"):
         compiled_of(lambda x: x, "full", debug=1)
+
+
+STEPS: dict[str, Any] = {
+    "relu": lambda a, b: a.relu() + 1,
+    "add": lambda a, b: a + b,
+    "mix": lambda a, b: getattr(torch.ops, NAMESPACE).mix(a),
+    "view": lambda a, b: a.view(-1, 2, 8).transpose(1, 2).reshape(-1, 16),
+    "part": lambda a, b: torch.cat([a[:, 8:], b[:, :8]], 1),
+    "write": lambda a, b: (a * 1).mul_(0.5),
+    "sigmoid": lambda a, b: torch.sigmoid(b),
+}
+
+
+@given(
+    steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=8),
+    mode=st.sampled_from(MODES),
+    outputs=st.sampled_from(["copy", "static"]),
+    sizes=st.lists(st.integers(2, 8), min_size=6, max_size=12),
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_random_programs_equal_eager_at_random_sizes(steps: list[str], mode: str, outputs: str, sizes: list[int]):
+    def model(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        a, b = x, x * 2
+        for step in steps:
+            a, b = STEPS[step](a, b), a
+        return a + 0.5, b * 1
+
+    cuts = [name for name, step in ((f"{NAMESPACE}::mix", "mix"), ("aten::sigmoid", "sigmoid")) if step in steps]
+    compiled = compiled_of(
+        model, mode, sizes=(4, 8), splitting_ops=cuts, cudagraph_outputs=outputs, on_miss="pad",
+        padding="proved", row_safe_ops=cuts, debug=outputs == "static",
+    )  # fmt: skip
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", fxbucket.FxbucketWarning)
+        for seed, size in enumerate(sizes):
+            # An op that mixes rows is only called at pinned sizes.
+            number = size if "mix" not in steps else (4, 8)[size % 2]
+            x = rows(number, seed)
+            for one, other in zip(compiled(x), model(x), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+                assert one.stride() == other.stride()
