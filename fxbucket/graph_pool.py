@@ -42,6 +42,7 @@ class GraphPool:
     is_warming: bool = False
     _used: OrderedDict[int, Forgettable] = field(default_factory=OrderedDict)
     _pools: dict[torch.device, tuple[Any, torch.cuda.CUDAGraph]] = field(default_factory=dict)
+    _handles: list[tuple[int, ...]] = field(default_factory=list)
     _side: dict[torch.device, torch.cuda.Stream] = field(default_factory=dict)
     _stream: torch.cuda.Stream | None = None
 
@@ -53,6 +54,7 @@ class GraphPool:
             # garbage collection takes it before its graphs.
             self._capture(device, handle, graph, lambda: torch.zeros(1, device=device))
             self._pools[device] = handle, graph
+            self._handles.append(tuple(handle))
         return self._pools[device][0]
 
     def used(self, bucket: Forgettable) -> None:
@@ -76,9 +78,9 @@ class GraphPool:
     @property
     def num_bytes(self) -> int:
         """Bytes of device memory in the pools of these recordings."""
-        if not self._pools:
+        if not self._handles:
             return 0
-        pools = {tuple(handle) for handle, _ in self._pools.values()}
+        pools = set(self._handles)
         segments = torch.cuda.memory_snapshot()
         return sum(int(held["total_size"]) for held in segments if tuple(held["segment_pool_id"]) in pools)
 

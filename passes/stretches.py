@@ -22,7 +22,8 @@ class Stretch:
         pieces: their places in the program.
         is_recorded: whether they are recorded.
         reason: why not.
-        held: the values that a piece which runs gives to a recording later, so that they are copied to where it reads them.
+        held: the values that a piece which runs gives to a recording later, so that they are copied to where it reads them;
+            and those that it returns from memory which stays.
         views: those among them that are views of memory which stays, so that they lie at the same place at each call.
     """
 
@@ -168,6 +169,7 @@ def _unsafe(program: Program, reasons: Mapping[int, str], values: Mapping[str, o
 def _stretches(program: Program, reasons: Mapping[int, str], values: Mapping[str, object]) -> Iterator[Stretch]:
     staying, _ = _staying(program, reasons, values)
     wanted = {name for piece in program.pieces if piece.index not in reasons for name in piece.inputs}
+    returned = set(refs_in(program.outputs))
     started: list[int] = []
     for piece in program.pieces:
         if piece.index not in reasons:
@@ -176,9 +178,12 @@ def _stretches(program: Program, reasons: Mapping[int, str], values: Mapping[str
         if started:
             yield Stretch(tuple(started), True)
             started = []
-        held = tuple(name for name in piece.outputs if name in wanted and isinstance(values.get(name), torch.Tensor))
-        views = tuple(name for name in held if not _memory(values[name]).isdisjoint(staying))
-        yield Stretch((piece.index,), False, reasons[piece.index], held, views)
+        tensors = [name for name in piece.outputs if isinstance(values.get(name), torch.Tensor)]
+        views = [name for name in tensors if not _memory(values[name]).isdisjoint(staying)]
+        # A returned view of memory that stays must be known as such, or nobody would copy it for the caller.
+        held = [name for name in tensors if name in wanted or (name in returned and name in views)]
+        views = [name for name in views if name in held]
+        yield Stretch((piece.index,), False, reasons[piece.index], tuple(held), tuple(views))
     if started:
         yield Stretch(tuple(started), True)
 

@@ -298,6 +298,16 @@ def test_rows_that_are_one_row_of_memory_are_copied_right():
             assert torch.equal(compiled(x), x.relu() + 1)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_view_that_a_boundary_returns_is_the_caller_s_own(mode: str):
+    compiled = compiled_of(lambda x: torch.transpose(x.relu() + 1, 0, 1), mode, splitting_ops=["aten::transpose"])
+    with torch.no_grad():
+        kept = [(compiled(rows(4, seed)), (rows(4, seed).relu() + 1).t()) for seed in range(6)]
+        for got, expected in kept:
+            assert torch.equal(got, expected)
+            assert got.stride() == expected.stride()
+
+
 def test_two_threads_record_beside_each_other():
     import threading
 
@@ -336,6 +346,7 @@ STEPS: dict[str, Any] = {
     "add": lambda a, b: a + b,
     "mix": lambda a, b: getattr(torch.ops, NAMESPACE).mix(a),
     "view": lambda a, b: a.view(-1, 2, 8).transpose(1, 2).reshape(-1, 16),
+    "flip": lambda a, b: torch.transpose(torch.transpose(a, 0, 1), 0, 1),
     "part": lambda a, b: torch.cat([a[:, 8:], b[:, :8]], 1),
     "write": lambda a, b: (a * 1).mul_(0.5),
     "sigmoid": lambda a, b: torch.sigmoid(b),
@@ -356,7 +367,11 @@ def test_random_programs_equal_eager_at_random_sizes(steps: list[str], mode: str
             a, b = STEPS[step](a, b), a
         return a + 0.5, b * 1
 
-    cuts = [name for name, step in ((f"{NAMESPACE}::mix", "mix"), ("aten::sigmoid", "sigmoid")) if step in steps]
+    cuts = [
+        name
+        for name, step in ((f"{NAMESPACE}::mix", "mix"), ("aten::sigmoid", "sigmoid"), ("aten::transpose", "flip"))
+        if step in steps
+    ]
     compiled = compiled_of(
         model, mode, sizes=(4, 8), splitting_ops=cuts, cudagraph_outputs=outputs, on_miss="pad",
         padding="proved", row_safe_ops=cuts, debug=outputs == "static",

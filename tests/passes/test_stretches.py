@@ -81,6 +81,13 @@ def test_a_view_of_what_a_recording_gave_stays_where_it_is():
     assert between.held == between.views == program.pieces[1].outputs
 
 
+def test_a_returned_view_of_what_a_recording_gave_is_known_as_such():
+    program = program_of(lambda x: torch.transpose(x.relu() + 1, 0, 1), at_op("aten::transpose"))
+    plan = plan_pieces(program, CPU)
+    (between,) = (stretch for stretch in plan.stretches if not stretch.is_recorded)
+    assert between.held == between.views == program.pieces[-1].outputs
+
+
 def test_memory_that_two_values_share_is_not_copied_twice():
     def halves(x: torch.Tensor) -> torch.Tensor:
         first, second = torch.nn.functional.gelu(x.relu()).split(4, dim=1)
