@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import sympy
 
+from fxbucket.direct import Direct
 from fxbucket.inductor import generated_code
 
 PieceCall = Callable[..., Any]
@@ -29,6 +30,7 @@ class Artifact:
         seconds: how long its compilation or loading took; 0 for what is shared or runs as it is.
         conditions: what its compiler came to rely on.
         note: why it was not shared, stored or sent to a worker, or an empty text.
+        direct: what runs it below its compiler's wrappers, where nothing of them is needed.
     """
 
     piece: str
@@ -38,6 +40,7 @@ class Artifact:
     seconds: float = 0.0
     conditions: tuple[sympy.Basic, ...] = ()
     note: str = ""
+    direct: Direct | None = None
 
     @property
     def code(self) -> str:

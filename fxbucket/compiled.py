@@ -14,6 +14,7 @@ import torch
 from fxbucket.backend import Backend
 from fxbucket.explain import Explanation
 from fxbucket.frame import CallFrame, capturing, entry_point
+from fxbucket.hooks import HookWatch
 from fxbucket.options import Options
 from fxbucket.passes.errors import FxbucketError
 from fxbucket.passes.program import Program
@@ -22,6 +23,9 @@ from fxbucket.progress import progress_bar
 from fxbucket.stale import unwatched
 from fxbucket.torch_compat import original_error
 
+_MOST_HOOK_STATES = 8
+"""How many states of a model's hooks keep what was captured under them."""
+
 
 class _Engine:
     """What a compiled module and a compiled function share: the captured frame, the backend and the calls."""
@@ -29,11 +33,28 @@ class _Engine:
     def __init__(self, model: Callable[..., Any], options: Options) -> None:
         self.options = options
         self.backend = Backend(options)
-        self.frame = CallFrame(options.specs, entry_point(model))
-        self.function = torch.compile(self.frame.function, backend=self.backend, dynamic=False)
+        self.hooks = HookWatch(model) if options.guards == "drop" and isinstance(model, torch.nn.Module) else None
+        self._by_hooks: dict[Any, tuple[CallFrame, Callable[..., Any], Any]] = {}
+        self.frame, self.function = self._captured(model)
         self.checked = False
 
+    def _captured(self, model: Callable[..., Any]) -> tuple[CallFrame, Callable[..., Any]]:
+        """Return the function that is captured while the hooks are those of now, and the same under torch.compile."""
+        state = None if self.hooks is None else self.hooks.state
+        if state not in self._by_hooks:
+            frame = CallFrame(self.options.specs, entry_point(model))
+            keep = {} if self.hooks is None else {"guard_filter_fn": self.hooks.keep_guards}
+            compiled = torch.compile(frame.function, backend=self.backend, dynamic=False, options=keep or None)  # type: ignore[arg-type]
+            self._by_hooks[state] = frame, compiled, self.hooks and self.hooks.holds
+            if len(self._by_hooks) > _MOST_HOOK_STATES:
+                del self._by_hooks[next(iter(self._by_hooks))]
+        frame, compiled, _ = self._by_hooks[state]
+        return frame, compiled
+
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.hooks is not None and not self.hooks.is_settled():
+            self.hooks.look()
+            self.frame, self.function = self._captured(self.frame.model)
         call = self.frame.bind(args, kwargs)
         if not self.checked:
             for spec in self.options.specs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from torch import fx
 
 from fxbucket.artifact import PieceCall
 from fxbucket.custom_ops import taken_apart
+from fxbucket.direct import Direct, direct_call
 from fxbucket.inductor import inductor_compile, inductor_option_names
 from fxbucket.passes.ambient import Ambient
 from fxbucket.passes.captured import value_of
@@ -85,6 +87,11 @@ class Compiled:
     call: PieceCall
     seconds: float
     conditions: tuple[sympy.Basic, ...] = ()
+
+    @functools.cached_property
+    def direct(self) -> Direct | None:
+        """What runs it below its compiler's wrappers; ``None`` where it must be called as it is."""
+        return direct_call(self.call)
 
 
 def compile_piece(piece: Piece, program: Program, compiler: Compile) -> Compiled:

@@ -68,7 +68,7 @@ class Dispatcher:
         self._options = options
         self._lock = threading.RLock()
         self._background = background
-        self._compiler = EntryCompiler(program, builder, journal, self._refused, self._run_as_captured)
+        self._compiler = EntryCompiler(program, builder, journal, self._refused, self._run_as_captured, debug=options.debug)
         self.graphs: GraphRecorder | None = None
         if recordings is not None:
             self.graphs = GraphRecorder(program, options, recordings, self.entries)

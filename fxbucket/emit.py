@@ -13,6 +13,7 @@ import sympy
 import torch
 
 from fxbucket.artifact import Artifact
+from fxbucket.emit_piece import piece_line
 from fxbucket.generated import free_prefix, function_from
 from fxbucket.passes.aliasing import written_overlap
 from fxbucket.passes.buckets import NO_LOWER_BOUND, Range
@@ -58,6 +59,7 @@ def bucket_function(
     counter: list[int],
     hand_on: Mapping[str, Callable[[Any], None]] = MappingProxyType({}),
     timing: Timing | None = None,
+    debug: bool = False,
 ) -> Emitted:
     """Return the straight-line function that runs a program's pieces.
 
@@ -69,6 +71,7 @@ def bucket_function(
         counter: its first item counts the calls.
         hand_on: what to do with a returned value before the model's Python goes on to another graph.
         timing: reads the clock around each piece; none by default, and then nothing is paid for it.
+        debug: whether artifacts are called as they are, with all their wrappers and checks.
     """
     parameters = [placeholder.name for placeholder in program.capture.placeholders]
     own = _own_prefix(program)
@@ -86,9 +89,7 @@ def bucket_function(
         lines.append(f"{own}marks = [{own}clock()]")
     for index, (piece, artifact) in enumerate(zip(program.pieces, artifacts, strict=True)):
         runner = f"{own}run_{piece.name}"
-        namespace[runner] = artifact.call
-        targets = f"({', '.join(piece.outputs)},) = " if piece.outputs else ""
-        lines.append(f"{targets}{runner}({', '.join(artifact.inputs)})")
+        lines.append(piece_line(program, piece, artifact, runner, namespace, debug))
         if timing is not None:
             lines.append(f"{own}marks.append({own}clock())")
         dead = sorted({name for name in (*piece.inputs, *piece.outputs) if last_use.get(name, -1) == index})

@@ -47,6 +47,7 @@ class EntryCompiler:
         graphs: wraps the function of a pinned entry so that it is recorded as a CUDA graph, where that was asked for.
         recorder: gets the record of each call, while a profile is taken.
         number: the graph's number in such records.
+        debug: whether artifacts are called with all their wrappers and checks.
     """
 
     program: Program
@@ -57,6 +58,7 @@ class EntryCompiler:
     graphs: Callable[[Entry, Callable[..., Any]], Callable[..., Any]] | None = None
     recorder: Recorder | None = None
     number: int = 0
+    debug: bool = False
 
     @without_saved_tensor_hooks()
     def compile(self, entries: Sequence[Entry]) -> None:
@@ -133,7 +135,14 @@ class EntryCompiler:
             bucket = str(entry.bucket)
             timing = Timing(self.recorder.clock, lambda marks: record(number, bucket, names, marks))
         return bucket_function(
-            program, entry.artifacts, entry.conditions, self.refused, entry.counter, hand_on(self.program), timing
+            program,
+            entry.artifacts,
+            entry.conditions,
+            self.refused,
+            entry.counter,
+            hand_on(self.program),
+            timing,
+            self.debug,
         )
 
     def _checkable(self, conditions: Sequence[sympy.Basic], assumed: Sequence[sympy.Basic]) -> tuple[sympy.Basic, ...]:

@@ -11,7 +11,8 @@ import os
 import shutil
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,7 +34,7 @@ def inductor_compile(module: fx.GraphModule, example_inputs: Sequence[Any], opti
     import torch._functorch.config
     import torch._inductor
 
-    with torch._functorch.config.patch(force_non_lazy_backward_lowering=True):
+    with torch._functorch.config.patch(force_non_lazy_backward_lowering=True), _idle_wrappers_noted():
         return torch._inductor.standalone_compile(
             module, list(example_inputs), dynamic_shapes="from_tracing_context", options={"config_patches": options}
         )
@@ -138,6 +139,7 @@ def inductor_load(path: Path, folder: Path) -> Callable[..., Any]:
     with (
         torch._inductor.config.patch({"cpp.vec_isa_ok": True}),
         inductor_folder(folder),
+        _idle_wrappers_noted(),
         # Not by its setting, which is part of the name under which a library is looked for.
         mock.patch.object(codecache, "_precompile_header", return_value=None),
     ):
@@ -171,6 +173,112 @@ def is_op_rewritten(op: Any) -> bool:
     lowering = sys.modules.get("torch._inductor.lowering")
     # Inductor itself adds what it only calls.
     return lowering is not None and op in lowering.lowerings and op not in lowering.fallbacks
+
+
+_idle: MutableMapping[Callable[..., Any], Any] = weakref.WeakKeyDictionary()
+"""AOTAutograd's wrappers that do nothing at a call but hand it on, and what each hands it on to."""
+
+
+@contextlib.contextmanager
+def _idle_wrappers_noted() -> Iterator[None]:
+    """While the context is open, each wrapper that AOTAutograd makes and that has nothing to do is noted.
+
+    Stands for ``_create_runtime_wrapper`` of ``torch._functorch._aot_autograd.runtime_wrappers``: all that decides what a
+    wrapper does passes through it and is nowhere to be read afterwards. Without that name nothing is noted.
+    """
+    from torch._functorch._aot_autograd import runtime_wrappers
+
+    make = getattr(runtime_wrappers, "_create_runtime_wrapper", None)
+    if make is None:
+        yield
+        return
+
+    def noting(compiled_fn: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
+        made: Callable[..., Any] = make(compiled_fn, **settings)
+        if _is_idle(**settings):
+            _idle[made] = compiled_fn
+        return made
+
+    with mock.patch.object(runtime_wrappers, "_create_runtime_wrapper", noting):
+        yield
+
+
+def _is_idle(runtime_metadata: Any = None, trace_joint: bool = True, disable_amp: bool = True, **_: Any) -> bool:
+    """Whether a wrapper with these settings leaves arguments, results and global state alone; not where one is unknown."""
+    if trace_joint or disable_amp or runtime_metadata is None:
+        return False
+    unknown = object()
+    quiet = {
+        "mutated_inp_runtime_indices": (),  # nothing is written back to arguments
+        "mutated_graph_handled_indices_seen_by_autograd": (),  # no version counter is moved on
+        "num_outputs_aliased": 0,  # no result is a view of an argument or of another result
+        "num_intermediate_bases": 0,
+        "dynamic_outputs": False,  # no result is marked for a later capture
+        "grad_enabled_mutation": None,  # the grad mode stays
+        "is_rng_op_functionalized": False,
+        "tokens": (),  # no effect is put in order
+    }
+    found = {name: getattr(runtime_metadata, name, unknown) for name in quiet}
+    return all(
+        found[name] == wanted if not isinstance(wanted, tuple) else found[name] is not unknown and not found[name]
+        for name, wanted in quiet.items()
+    )
+
+
+def innermost_call(artifact: Any) -> Callable[[list[Any]], Any] | None:
+    """Return what runs an artifact below its wrappers, where each of them does nothing but hand the call on.
+
+    It takes a list of the inputs, which it may empty, and returns the outputs. It does nothing about the grad mode, which a
+    wrapper switches off: it must not be called where gradients are recorded of any input. The first call of each artifact
+    must be one of the artifact itself: wrappers also end what began with the compilation, and watch what custom ops do with
+    their arguments.
+
+    Stands for the chain from ``CompiledArtifact`` to ``CompiledFxGraph.current_callable``. A link that is not known, such as
+    one that takes duplicate inputs out, means ``None``, and so does a piece with a custom op, which a wrapper watches.
+    """
+    from torch._functorch._aot_autograd import runtime_wrappers
+    from torch._inductor.output_code import CompiledFxGraph
+
+    call = getattr(artifact, "_compiled_fn", None)
+    for _ in range(_MOST_WRAPPERS):
+        if not isinstance(call, types.FunctionType) or call in _idle:
+            break
+        call = _handed_on(call)
+    graph = _idle.get(call) if isinstance(call, types.FunctionType) else None
+    if graph is not None and type(graph) is getattr(runtime_wrappers, "SerializableCompiledFunction", None):
+        graph = graph.compiled_fn
+    while isinstance(graph, types.FunctionType) and graph.__code__.co_qualname in _ALWAYS_THERE:
+        graph = _closed_over(graph).get("compiled_fn")
+    if type(graph) is not CompiledFxGraph or not callable(graph.current_callable):
+        return None
+    found: Callable[[list[Any]], Any] = graph.current_callable
+    return found
+
+
+_ALWAYS_THERE = {
+    "EffectTokensWrapper.post_compile.<locals>.inner_fn",
+    "FunctionalizedRngRuntimeWrapper.post_compile.<locals>.wrapper",
+}
+"""Wrappers that torch before 2.13 makes where there is no effect to put in order and no seed to hand on, too."""
+
+
+def _handed_on(wrapper: types.FunctionType) -> Any:
+    """Return what a function outside of AOTAutograd's wrappers hands its arguments on to; ``None`` where it is not known."""
+    inside = getattr(wrapper, "_torchdynamo_orig_callable", None)
+    if inside is not None:  # torch._dynamo.disable, which holds for a whole call of a captured graph
+        return inside
+    if wrapper.__module__ not in ("torch._functorch.aot_autograd", "torch._inductor.standalone_compile"):
+        return None
+    held = _closed_over(wrapper)
+    # Parameters that are no arguments come first, where there are any.
+    is_known = held.keys() <= {"compiled_fn", "params_buffers_flat"} and not held.get("params_buffers_flat")
+    return held.get("compiled_fn") if is_known else None
+
+
+def _closed_over(function: types.FunctionType) -> dict[str, Any]:
+    """Return what a function closes over, by name."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return {name: cell.cell_contents for name, cell in cells if cell != types.CellType()}
 
 
 def generated_code(call: Callable[..., Any]) -> str:

@@ -86,6 +86,9 @@ def built(program: Program, plan: Sequence[Job | None], known: Mapping[str, Made
                 inputs = tuple(name for _, name in sorted(zip(made.job.form.order, inputs, strict=True)))
         own = made.job is job
         origin, seconds, note = (made.origin, made.seconds, made.note) if own else ("shared", 0.0, "")
-        artifacts.append(Artifact(piece.name, made.compiled.call, inputs, origin, seconds, made.compiled.conditions, note))
+        compiled = made.compiled
+        artifacts.append(
+            Artifact(piece.name, compiled.call, inputs, origin, seconds, compiled.conditions, note, compiled.direct)
+        )
     conditions = [condition for artifact in artifacts for condition in artifact.conditions]
     return Built(tuple(artifacts), tuple(dict.fromkeys([*recorded_conditions(program), *conditions])))

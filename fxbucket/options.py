@@ -75,10 +75,13 @@ class Options:
         workers: how many processes compile side by side (0 and 1: this one alone), or an executor with the interface of
             ``concurrent.futures`` that runs tasks in other processes; see docs/caching.md. Default: as many as there are
             cores, where there is enough to compile.
+        guards: ``"drop"`` (the default): ``fxbucket.compile`` leaves out guards of Dynamo where a cheaper check of its own
+            sees the same: those on the hooks of the model's modules. ``"keep"``: all are kept. See docs/performance.md.
         debug_dir: a folder where each captured graph leaves every step and what its buckets run as texts. Default: what the
             environment variable ``FXBUCKET_DEBUG_DIR`` names, else none.
-        debug: look, at a cost in each call, for what would be wrong use: a result of ``cudagraph_outputs="static"`` that is
-            read after its time raises :class:`StaleResultError`. Default: no.
+        debug: whether calls keep what they could do without, so that a fault shows where it is: every wrapper that the
+            compiler put around an artifact, and its checks of sizes and strides. A result of
+            ``cudagraph_outputs="static"`` that is read after its time raises :class:`StaleResultError`. Default: no.
     """
 
     sizes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, int]] | Literal["seen"] = field(default_factory=dict)
@@ -101,6 +104,7 @@ class Options:
     tuning_seconds: float | None = None
     cache: str | os.PathLike[str] | None = "default"
     workers: int | Any | None = None
+    guards: Literal["drop", "keep"] = "drop"
     debug_dir: str | os.PathLike[str] | None = None
     debug: bool = False
 
@@ -120,6 +124,7 @@ class Options:
         most = self.cudagraph_max_buckets
         if most is not None and (not is_int(most) or most < 1):
             raise OptionError(f"cudagraph_max_buckets={most!r}: give an int of at least 1, or None for all.")
+        check_choice("guards", self.guards, ("drop", "keep"))
         check_choice("padding", self.padding, ("proved", "tested"))
         if not isinstance(self.pad_values, Mapping) or not all(
             isinstance(name, str) and isinstance(fill, (int, float)) for name, fill in self.pad_values.items()

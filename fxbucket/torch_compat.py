@@ -344,3 +344,11 @@ def trace_artifact(name: str, encoding: str, text: Callable[[], str], capture: A
     trace_structured(
         "artifact", lambda: {"name": name, "encoding": encoding}, payload_fn=text, compile_id=capture, expect_trace_id=False
     )
+
+
+def guards_tensors_of_modules() -> bool:
+    """Whether a capture's guards see that a parameter or buffer got other sizes, strides or another dtype in place.
+
+    Before torch 2.13 they look at such a tensor again only when its module's dict changed.
+    """
+    return tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
