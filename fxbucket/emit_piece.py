@@ -34,7 +34,7 @@ def piece_line(
         return f"{targets}{runner}({given})"
     node = _only_op(piece, artifact)
     if node is not None:
-        namespace[runner] = node.target
+        namespace[runner] = _overload(node.target)
         names = dict(
             zip([item.name for item in piece.module.graph.nodes if item.op == "placeholder"], piece.inputs, strict=True)
         )
@@ -96,6 +96,12 @@ def _only_op(piece: Piece, artifact: Artifact) -> fx.Node | None:
     (node,) = body
     given = [*node.args, *node.kwargs.values()]
     return node if all(item is None or type(item) in (bool, int, str, fx.Node) for item in given) else None
+
+
+def _overload(op: Any) -> Any:
+    """Return an op's only overload, so that no call looks for one; anything else as it is."""
+    names: list[str] = op.overloads() if isinstance(op, torch._ops.OpOverloadPacket) else []
+    return getattr(op, names[0]) if len(names) == 1 else op
 
 
 def _argument(item: Any, names: dict[str, str]) -> str:

@@ -6,12 +6,11 @@ does, and captures of one model never count against another's.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -164,14 +163,19 @@ def current_call() -> Call | None:
     return _calls.stack[-1] if _calls.stack else None
 
 
-@contextlib.contextmanager
-def capturing(call: Call) -> Iterator[None]:
+class capturing:  # noqa: N801 - used as a context manager alone; a generator would cost each call more
     """While the context is open, a capture in this thread is a capture of this call, and sees its axes as dynamic."""
-    _watch.ensure()
-    _calls.stack.append(call)
-    try:
-        yield
-    finally:
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def __enter__(self) -> None:
+        _watch.ensure()
+        _calls.stack.append(self._call)
+
+    def __exit__(self, *_: object) -> None:
         _calls.stack.pop()
 
 

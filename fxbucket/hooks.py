@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -41,19 +42,16 @@ class HookWatch:
 
     def is_settled(self) -> bool:
         """Whether no hook can have come since the last :meth:`look`."""
-        if RemovableHandle.next_id != self._next_handle:
-            return False
-        for module, children in self._parents:  # noqa: SIM110 - a generator costs more than the loop
-            # Lists compare their items by identity first.
-            if list(module._modules.values()) != children:
-                return False
-        return True
+        # Lists compare their items by identity first. A view shows what its module holds now; torch's containers that give
+        # a module another dict of children, such as when one is deleted, empty the old one first.
+        return RemovableHandle.next_id == self._next_handle and list(chain.from_iterable(self._views)) == self._children
 
     def look(self) -> None:
         """Find the hooks that are there."""
         self._next_handle = RemovableHandle.next_id
         modules = list(self._model.modules())
-        self._parents = [(module, list(module._modules.values())) for module in modules if module._modules]
+        self._views = [module._modules.values() for module in modules]
+        self._children = list(chain.from_iterable(self._views))
         self._watched = {
             id(held)
             for module in modules

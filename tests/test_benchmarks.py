@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.benchmarks import document, fresh, misses, request_sizes
+from tests.benchmarks import call_cost, document, fresh, misses, request_sizes
 from tests.benchmarks.__main__ import benchmarks
 from tests.benchmarks.visualize_scale import measure
 
@@ -28,7 +28,7 @@ def entry(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_every_benchmark_is_listed_with_what_it_measures():
     known = benchmarks()
     assert "visualize_scale" in known
-    assert not {"document", "fresh", "request_sizes"} & set(known)
+    assert not {"document", "fresh", "request_sizes", "seed_pattern"} & set(known)
     assert all(known.values())
     done = entry()
     assert (done.returncode, done.stderr) == (0, "")
@@ -114,3 +114,11 @@ def test_attention_reads_no_row_behind_the_tokens():
         padded = misses.attention_of_first(qkv, torch.tensor(5))
         assert torch.equal(padded[:5], alone)
         assert not padded[5:].any()
+
+
+def test_each_way_takes_as_many_turns_as_the_others():
+    made: list[str] = []
+    ways = {name: lambda name=name: made.append(name) for name in ("one", "other")}
+    found = call_cost.taking_turns(ways, turns=5, calls=3)
+    assert list(found) == ["one", "other"]
+    assert made.count("one") == made.count("other") == (5 + 2) * 3

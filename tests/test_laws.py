@@ -62,11 +62,11 @@ def check(program: RandomProgram, compiled: str, sizes: Sequence[tuple[int, int]
         exec(compile(text, "<reproducer>", "exec"), {})
 
 
-def pinned(first: list[int], second: list[int], cut: str, compiler: str) -> str:
+def pinned(first: list[int], second: list[int], cut: str, compiler: str, debug: bool = False) -> str:
     """Return the line that compiles a program for crossed sizes of two axes, with a third that varies."""
     return (
         f"fxbucket.compile(program.function(), sizes={{'x.shape[0]': {first}, 'y.shape[0]': {second}}}, "
-        f"axes={{'t': 'y.shape[1]'}}, splitting_ops={cut}, compiler={compiler!r}, compile_when='lazily')"
+        f"axes={{'t': 'y.shape[1]'}}, splitting_ops={cut}, compiler={compiler!r}, compile_when='lazily', debug={debug})"
     )
 
 
@@ -124,5 +124,6 @@ def test_passes_are_pure_and_two_ways_give_one_answer(program: RandomProgram, a:
 @hypothesis.settings(max_examples=4)
 @given(program=programs(max_steps=8), sizes=calls(max_calls=2), cut=st.sampled_from(["[]", "[every_n_nodes(3)]"]))
 def test_inductor_sample_equals_eager(program: RandomProgram, sizes: list[tuple[int, int]], cut: str) -> None:
-    """Law 1 through Inductor, at a sample."""
-    check(program, pinned([sizes[0][0]], [sizes[0][1]], cut, "inductor"), sizes)
+    """Law 1 through Inductor, at a sample: calls after the first go below artifacts' wrappers, or through all of them."""
+    for debug in (False, True):
+        check(program, pinned([sizes[0][0]], [sizes[0][1]], cut, "inductor", debug), sizes * 2)

@@ -105,6 +105,27 @@ def save_bars(path: Path, values: Mapping[str, float], bars: Mapping[str, float]
         place.legend(frameon=False)
 
 
+def save_stacks(path: Path, stacks: Mapping[str, Mapping[str, float]], along: str) -> None:
+    """Draw one horizontal bar a stack into an SVG file, made of its parts one after the other.
+
+    Args:
+        path: the file.
+        stacks: the size of each part by its name, for each stack by its name; all have the same parts.
+        along: what the horizontal axis shows.
+    """
+    with _figure(path, 1, wide=True) as (place,):
+        colours = ["#b03030", "#d98c5f", "#e8c468", "#8fb573", "#4f8f6f", "#6fa8c9", "#7a9cc6", "#8a7cb8", "#b0b0b0"]
+        ends = dict.fromkeys(stacks, 0.0)
+        for part, colour in zip(next(iter(stacks.values())), colours, strict=False):
+            sizes = [stack[part] for stack in stacks.values()]
+            place.barh(list(stacks), sizes, left=list(ends.values()), color=colour, label=part)
+            ends = {name: end + size for (name, end), size in zip(ends.items(), sizes, strict=True)}
+        place.invert_yaxis()
+        place.set(xlabel=along)
+        place.spines[["top", "right"]].set_visible(False)
+        place.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=2, fontsize=9)
+
+
 @contextlib.contextmanager
 def _figure(path: Path, num_panels: int, wide: bool = False) -> Iterator[Any]:
     """Give the panels of a new figure; what is drawn on them is in the file afterwards."""

@@ -32,11 +32,23 @@ def swap_in_one_with_a_hook(model: nn.Sequential) -> Any:
     return lambda: model[1].__setitem__(0, other)
 
 
+def delete_and_append_one_with_a_hook(model: nn.Sequential) -> Any:
+    other = Doubling()
+    other.register_forward_hook(plus_one)
+
+    def change() -> None:
+        del model[2]
+        model.append(other)
+
+    return change
+
+
 CHANGES: dict[str, Callable[[nn.Sequential], Any]] = {
     "on the model": lambda model: lambda: model.register_forward_hook(plus_one),
     "deep in it": lambda model: lambda: model[1][1].register_forward_hook(plus_one),
     "before a module": lambda model: lambda: model[0].register_forward_pre_hook(lambda module, args: (args[0] + 1,)),
     "with a module that had it before": swap_in_one_with_a_hook,
+    "in the place of a deleted module": delete_and_append_one_with_a_hook,
     "on all modules": lambda model: lambda: nn.modules.module.register_module_forward_hook(plus_one),
 }
 
