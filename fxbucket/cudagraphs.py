@@ -24,6 +24,7 @@ from fxbucket.replay import RecordingError, Replay, record
 from fxbucket.stale import watched
 from fxbucket.static_fill import Filling, once
 from fxbucket.static_memory import StaticBuffers
+from fxbucket.torch_compat import guards_tensors_of_modules
 
 Function = Callable[..., Any]
 _MOST_FAILURES = 2
@@ -63,6 +64,7 @@ class _Recording:
     addresses: list[int | None]
     filling: Filling
     num_bytes: int
+    layouts: list[tuple[Any, ...]]
     padded: dict[int, tuple[Plan, Filling]] = field(default_factory=dict)
 
 
@@ -107,6 +109,7 @@ class RecordedBucket:
         self._names = [placeholder.name for placeholder in capture.placeholders]
         self._tensors = [position for position, node in enumerate(nodes) if isinstance(value_of(node), torch.Tensor)]
         self._given = given_results(bucket.program)
+        self._is_unguarded = not guards_tensors_of_modules()
 
     @property
     def state(self) -> str:
@@ -176,7 +179,7 @@ class RecordedBucket:
             return NotImplemented
         with self._recordings.lock:
             recording = self._recording
-            if recording is None or not same_addresses(args, recording.addresses, recording.fixed):
+            if recording is None or not self._is_in_place(args, recording):
                 return NotImplemented
             if not self._copied.isdisjoint(recording.fixed):
                 self._recording = None
@@ -204,7 +207,7 @@ class RecordedBucket:
     def _current(self, args: Sequence[Any]) -> _Recording | None:
         """Return the recording, unless something that it reads in place has moved."""
         recording = self._recording
-        if recording is None or same_addresses(args, recording.addresses, recording.fixed):
+        if recording is None or self._is_in_place(args, recording):
             return recording
         addresses = recording.addresses
         moved = [place for place in recording.fixed if args[place].data_ptr() != addresses[place]]
@@ -213,6 +216,13 @@ class RecordedBucket:
         self._recording = None
         self._seen = self._addresses(args)
         return None
+
+    def _is_in_place(self, args: Sequence[Any], recording: _Recording) -> bool:
+        """Whether what the recording reads where it is lies there still, and as it did."""
+        if not same_addresses(args, recording.addresses, recording.fixed):
+            return False
+        # Without guards on them, parameters may have got other strides over the same memory.
+        return not self._is_unguarded or _layouts(args, recording.fixed) == recording.layouts
 
     def _begin(self) -> None:
         self._bucket.counter[0] += 1
@@ -251,7 +261,8 @@ class RecordedBucket:
             for position in fixed:
                 addresses[position] = args[position].data_ptr()
             num_bytes = self._recordings.num_bytes - before
-            self._recording = _Recording(done.replay, static, fixed, addresses, filling, num_bytes)
+            layouts = _layouts(args, fixed)
+            self._recording = _Recording(done.replay, static, fixed, addresses, filling, num_bytes, layouts)
         for position in self._program.capture.written:
             if static[position] is not None:
                 args[position].copy_(static[position])
@@ -300,3 +311,7 @@ class RecordedBucket:
     def _refuse(self, reason: str) -> None:
         self.note = reason
         warnings.warn(f"bucket {self._program.bucket} is not recorded: {reason}", FxbucketWarning, stacklevel=2)
+
+
+def _layouts(args: Sequence[Any], positions: Sequence[int]) -> list[tuple[Any, ...]]:
+    return [(args[position].stride(), args[position].shape) for position in positions]

@@ -1,4 +1,4 @@
-"""The one place for torch's private names about CUDA graphs.
+"""The one place for torch's private names about CUDA graphs, and about the tensors that watch over their results.
 
 Checked with torch 2.11.0 on a GPU; the others have none here. Each function says which private name it stands for and why
 no public one would do, and does without where a build of torch has none.
@@ -7,7 +7,8 @@ no public one would do, and does without where a build of torch has none.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -46,3 +47,29 @@ def end_failed_capture(device: torch.device, pool: Any) -> None:
     if end is not None:
         with contextlib.suppress(RuntimeError):
             end(device.index, pool)
+
+
+def nested_map(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return a nest of containers with a function's answer for each item; stands for ``torch.utils._pytree``.
+
+    The containers that torch takes apart are those that users registered with it.
+    """
+    from torch.utils import _pytree
+
+    return _pytree.tree_map(function, value)
+
+
+def nested_leaves(value: Any) -> list[Any]:
+    """Return the items of a nest of containers, as :func:`nested_map` visits them."""
+    from torch.utils import _pytree
+
+    return list(_pytree.tree_leaves(value))
+
+
+def without_torch_function() -> AbstractContextManager[Any]:
+    """Return a context in which a subclass of Tensor is a plain tensor to torch.
+
+    Stands for ``torch._C.DisableTorchFunctionSubclass``, which torch's own guide to subclasses names.
+    """
+    context: AbstractContextManager[Any] = torch._C.DisableTorchFunctionSubclass()
+    return context

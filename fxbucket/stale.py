@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from fxbucket.graph_compat import nested_leaves, nested_map, without_torch_function
 from fxbucket.graph_pool import GraphPool
 from fxbucket.passes.aliasing import storage_of
 from fxbucket.passes.errors import StaleResultError
-from fxbucket.torch_compat import nested_leaves, nested_map, without_torch_function
 
 
 class WatchedResult(torch.Tensor):

@@ -205,32 +205,6 @@ def count_kernel_writes(module: fx.GraphModule) -> None:
                 torch.autograd.graph.increment_version(given[name])
 
 
-def nested_map(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return a nest of containers with a function's answer for each item; stands for ``torch.utils._pytree``.
-
-    The containers that torch takes apart are those that users registered with it.
-    """
-    from torch.utils import _pytree
-
-    return _pytree.tree_map(function, value)
-
-
-def nested_leaves(value: Any) -> list[Any]:
-    """Return the items of a nest of containers, as :func:`nested_map` visits them."""
-    from torch.utils import _pytree
-
-    return list(_pytree.tree_leaves(value))
-
-
-def without_torch_function() -> AbstractContextManager[Any]:
-    """Return a context in which a subclass of Tensor is a plain tensor to torch.
-
-    Stands for ``torch._C.DisableTorchFunctionSubclass``, which torch's own guide to subclasses names.
-    """
-    context: AbstractContextManager[Any] = torch._C.DisableTorchFunctionSubclass()
-    return context
-
-
 def mark_dim_dynamic(tensor: torch.Tensor, dim: int) -> Callable[[], None]:
     """Make a dim dynamic for the capture that begins; returns what takes the mark away again.
 

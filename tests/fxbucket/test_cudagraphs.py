@@ -119,6 +119,7 @@ def test_parameters_that_change_in_place_move_or_are_replaced_are_noticed():
             lambda: None,
             lambda: model.up.weight.mul_(2),
             lambda: setattr(model.up.weight, "data", model.up.weight.data.clone() * 3),
+            lambda: model.up.weight.data.set_(model.up.weight.data.view(16, 32).t()),
             lambda: setattr(model.up, "bias", nn.Parameter(torch.ones(32, device="cuda"))),
             lambda: model.load_state_dict({name: value + 1 for name, value in model.state_dict().items()}),
         ):
