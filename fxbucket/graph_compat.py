@@ -26,6 +26,25 @@ def same_addresses(args: Sequence[Any], addresses: list[int | None], positions: 
     return all(args[position].data_ptr() == addresses[position] for position in positions)
 
 
+def launcher_of(graph: torch.cuda.CUDAGraph) -> Callable[[], None]:
+    """Return what replays a graph, below the wrapper around ``CUDAGraph.replay`` that keeps Dynamo out.
+
+    Nothing is traced where a recording is replayed, and the wrapper takes about as long as the launch. Stands for
+    ``torch._C._CUDAGraph``, the base of the public class.
+    """
+    launch: Callable[[], None] = super(torch.cuda.CUDAGraph, graph).replay
+    return launch
+
+
+def current_stream_handle(device: torch.device) -> int:
+    """Return the driver's handle of a device's current stream; ``torch.cuda.current_stream`` makes an object each time.
+
+    Stands for ``torch._C._cuda_getCurrentRawStream``.
+    """
+    handle: int = torch._C._cuda_getCurrentRawStream(device.index)
+    return handle
+
+
 def clear_cublas_workspaces() -> None:
     """Have the next product on each stream take a new workspace; stands for ``torch._C._cuda_clearCublasWorkspaces``.
 

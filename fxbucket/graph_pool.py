@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from fxbucket.graph_compat import clear_cublas_workspaces, end_failed_capture
+from fxbucket.graph_compat import clear_cublas_workspaces, current_stream_handle, end_failed_capture
 
 Capture = Callable[[Callable[[], Any]], tuple[torch.cuda.CUDAGraph, Any]]
 """Takes a function, and returns the recorded graph of what it launched, and what it returned."""
@@ -45,6 +45,7 @@ class GraphPool:
     _handles: list[tuple[int, ...]] = field(default_factory=list)
     _side: dict[torch.device, torch.cuda.Stream] = field(default_factory=dict)
     _stream: torch.cuda.Stream | None = None
+    _handle: int = -1
 
     def _pool(self, device: torch.device) -> Any:
         """Return the pool of a device that all recordings share; it stays when the last of them goes."""
@@ -70,10 +71,13 @@ class GraphPool:
 
     def enter(self, device: torch.device) -> None:
         """Have the current stream wait for what another one replayed last."""
+        handle = current_stream_handle(device)
+        if handle == self._handle and self._stream is not None:
+            return
         stream = torch.cuda.current_stream(device)
         if self._stream is not None and stream != self._stream:
             stream.wait_stream(self._stream)
-        self._stream = stream
+        self._stream, self._handle = stream, handle
 
     @property
     def num_bytes(self) -> int:
@@ -96,6 +100,9 @@ class GraphPool:
         torch.cuda.synchronize(device)
         gc.collect()
         torch.cuda.empty_cache()
+        # A thread's first product makes a handle, which is not allowed while anything is recorded.
+        with torch.cuda.stream(self._side_stream(device)):
+            torch.cuda.current_blas_handle()
 
         def record(work: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
             graph = torch.cuda.CUDAGraph()
@@ -108,8 +115,13 @@ class GraphPool:
             # Their memory goes back to the pool: what is recorded later may use it again.
             clear_cublas_workspaces()
 
+    def _side_stream(self, device: torch.device) -> torch.cuda.Stream:
+        if device not in self._side:
+            self._side[device] = torch.cuda.Stream(device)
+        return self._side[device]
+
     def _capture(self, device: torch.device, pool: Any, graph: torch.cuda.CUDAGraph, work: Callable[[], Any]) -> Any:
-        side = self._side.setdefault(device, torch.cuda.Stream(device))
+        side = self._side_stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")

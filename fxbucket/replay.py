@@ -10,6 +10,7 @@ import torch
 
 from fxbucket.artifact import Artifact
 from fxbucket.generated import free_prefix, function_from
+from fxbucket.graph_compat import launcher_of
 from fxbucket.graph_pool import Capture, GraphPool
 from fxbucket.passes.errors import FxbucketError
 from fxbucket.passes.program import Program, Ref
@@ -157,7 +158,7 @@ class _Recorder:
         self._owners.append(graph)
         self._static |= {name: self._fixed(values[name]) for piece in pieces for name in piece.outputs if name in values}
         name = f"{self._own}replay_{stretch.pieces[0]}"
-        self._namespace[name] = graph.replay
+        self._namespace[name] = launcher_of(graph)
         self._lines.append(f"    {name}()")
         return True
 

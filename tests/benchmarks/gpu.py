@@ -113,6 +113,16 @@ def reduce_overhead(model: nn.Module) -> Call:
     return call
 
 
+def quick() -> None:
+    """Print the ratios of two sizes, for a look at a change."""
+    model, sizes = model_of(), (8, 256)
+    ways = {mode: compiled_of(model, sizes, cudagraphs=mode) for mode in ("full", "piecewise")}
+    for tokens in sizes:
+        calls = {**ways, "reduce-overhead": reduce_overhead(nn.Sequential(*model))}
+        times = medians(calls, dict.fromkeys(calls, inputs_of(tokens)))
+        print(tokens, {name: f"{time / times['reduce-overhead']:.2f}" for name, time in times.items()}, flush=True)
+
+
 def measure() -> dict[str, Any]:
     """Measure everything; returns plain data."""
     started = time.perf_counter()
@@ -284,7 +294,12 @@ def main() -> None:
     parser.add_argument("--save", type=Path, help="leave what was measured in this file")
     parser.add_argument("--from", dest="source", type=Path, help="take what another machine saved")
     parser.add_argument("--write", action="store_true", help="renew docs/benchmarks.md and its plot")
+    parser.add_argument("--quick", action="store_true", help="print the ratios of two sizes alone")
     given = parser.parse_args()
+    if given.quick:
+        with torch.no_grad():
+            quick()
+        return
     if given.source is not None:
         found = json.loads(given.source.read_text(encoding="utf-8"))
     elif not torch.cuda.is_available():
