@@ -12,8 +12,9 @@ from typing import Any
 from fxbucket.generated import function_from
 from fxbucket.inductor import generated_code, innermost_call
 
-_CHECK = "assert_size_stride"
-"""What Inductor's code calls to check the sizes and strides of an input, or of what an op that it did not compile gave."""
+_CHECK, _CHECK_SEVERAL = "assert_size_stride", "assert_size_stride_grouped"
+"""What Inductor's code calls to check the sizes and strides of an input, or of what an op that it did not compile gave; from
+torch 2.14 on several at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,8 +114,20 @@ class _WithoutChecks(ast.NodeTransformer):
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
         call = node.value
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == _CHECK:
-            checked = call.args[0]
-            if isinstance(checked, ast.Name) and checked.id in self._names:
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            return node
+        if call.func.id == _CHECK and self._is_settled(call.args[0]):
+            return None
+        several = call.args[:3]
+        if call.func.id == _CHECK_SEVERAL and len(several) == 3:
+            columns = [held.elts for held in several if isinstance(held, ast.Tuple)]
+            if len({len(column) for column in columns}) != 1 or len(columns) != 3:
+                return node
+            kept = [row for row in zip(*columns, strict=True) if not self._is_settled(row[0])]
+            if not kept:
                 return None
+            call.args[:3] = [ast.Tuple(list(column), ast.Load()) for column in zip(*kept, strict=True)]
         return node
+
+    def _is_settled(self, variable: ast.expr) -> bool:
+        return isinstance(variable, ast.Name) and variable.id in self._names
