@@ -28,8 +28,8 @@ class HookWatch:
     """Knows which hooks the modules of a model have.
 
     A capture runs through the hooks that are there. Dynamo guards the absence of others with six guards a module, which are
-    half of all that it checks before a call of a deep stack. A hook can only come with a new handle, or with a module that
-    is put in the place of another: both are seen without a look at each module.
+    nearly half of what it checks before a call of a deep stack. A hook can only come with a new handle, or with a module
+    that is put in the place of another: both are seen without a look at each module.
 
     Attributes:
         state: every hook that is there; equal values mean the same hooks of the same modules.
