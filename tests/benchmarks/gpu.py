@@ -313,7 +313,8 @@ def main() -> None:
     shown = text_of(found)
     print(shown)
     if given.write:
-        made = f"{found['made']} {found['device']}, driver {found['driver']}, CUDA {found['cuda']}."
+        command = found["made"].replace(" gpu --write", ".gpu --save gpu.json") + " Written by `--from gpu.json --write`."
+        made = f"{command} {found['device']}, driver {found['driver']}, CUDA {found['cuda']}."
         lines = {
             name: [(int(tokens), row[name]) for tokens, row in found["pinned"].items()]
             for name in ("full", "piecewise", "reduce-overhead", "dynamic=True")
