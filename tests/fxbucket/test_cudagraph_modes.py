@@ -298,6 +298,29 @@ def test_rows_that_are_one_row_of_memory_are_copied_right():
             assert torch.equal(compiled(x), x.relu() + 1)
 
 
+@torch.compiler.disable
+def outside() -> None:
+    """Break the graph."""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_model_of_two_graphs_is_captured_once_each_and_recorded_twice(mode: str):
+    def model(x: torch.Tensor) -> torch.Tensor:
+        y = torch.cat([x.relu(), x])
+        outside()
+        return y.sum(1) * 2
+
+    compiled = compiled_of(model, mode, splitting_ops=[])
+    with torch.no_grad():
+        for call in range(12):
+            x = rows((4, 8, 4)[call % 3], call)
+            torch.testing.assert_close(compiled(x), model(x))
+    graphs = compiled.explain().graphs
+    assert len(graphs) == 2
+    for graph in graphs:
+        assert all(bucket.recording.startswith("recorded") for bucket in graph.buckets if bucket.calls)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_view_that_a_boundary_returns_is_the_caller_s_own(mode: str):
     compiled = compiled_of(lambda x: torch.transpose(x.relu() + 1, 0, 1), mode, splitting_ops=["aten::transpose"])
