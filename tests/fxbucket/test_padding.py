@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import warnings
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from torch.nn import functional as F
 import fxbucket
 from fxbucket.passes.errors import FxbucketWarning, OptionError
 from tests.equality import assert_equals_eager
+from tests.field.runner import LONG
 from tests.programs import RandomProgram, programs
 
 
@@ -54,8 +56,14 @@ class Block(nn.Module):
         return hidden, hidden.t().contiguous(), 2 * x.shape[0] + 1, x
 
 
-@pytest.mark.parametrize("compiler", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("needs_grad", [False, True])
+@pytest.mark.parametrize(
+    ("compiler", "needs_grad"),
+    [
+        *itertools.product(["eager", "aot_eager"], [False, True]),
+        pytest.param("inductor", False, marks=pytest.mark.slow),
+        pytest.param("inductor", True, marks=[pytest.mark.slow, LONG]),
+    ],
+)
 def test_a_call_between_pinned_sizes_is_served_by_the_next_larger_one(compiler: str, needs_grad: bool):
     model = Block().double().requires_grad_(needs_grad)
     compiled = padded(model, compiler=compiler)

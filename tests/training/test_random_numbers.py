@@ -144,8 +144,14 @@ class Dropped(nn.Module):
         return found
 
 
-@pytest.mark.parametrize("way", ["plain", "not reentrant", "reentrant"])
-@compilers
+@pytest.mark.parametrize(
+    ("compiler", "way"),
+    [
+        *itertools.product(["eager", "aot_eager"], ["plain", "not reentrant", "reentrant"]),
+        pytest.param("inductor", "not reentrant", marks=pytest.mark.slow),
+        *(pytest.param("inductor", way, marks=[pytest.mark.slow, LONG]) for way in ("plain", "reentrant")),
+    ],
+)
 def test_the_backward_pass_knows_the_masks_of_the_forward_pass(compiler: str, way: str):
     pair = twins(lambda: Dropped(way), compiler)
     for rows in (4, 6, 5):

@@ -177,7 +177,7 @@ def test_a_stack_trains_as_in_eager(compiler: str, training: Training):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::fxbucket.FxbucketWarning")
-@settings(max_examples=max(2, settings().max_examples // 500))
+@settings(max_examples=max(1, settings().max_examples // 500))
 @given(training=trainings())
 def test_a_stack_trains_as_in_eager_through_inductor(training: Training):
     check(training, "inductor")

@@ -11,6 +11,7 @@ import torch
 
 import fxbucket
 from tests.equality import assert_same_tree
+from tests.field.runner import LONG
 from tests.training.twins import served
 
 transformers = pytest.importorskip("transformers")
@@ -72,7 +73,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("compiler", "settings"),
     [
-        pytest.param("eager", held) if name == "plain" else pytest.param("aot_eager", held, marks=pytest.mark.slow)
+        pytest.param(
+            "eager" if name == "plain" else "aot_eager",
+            held,
+            marks=[LONG] if name == "through AOTAutograd" else [] if name == "plain" else [pytest.mark.slow],
+        )
         for name, held in SETTINGS.items()
     ],
     ids=SETTINGS,
