@@ -6,6 +6,7 @@ import contextlib
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from fxbucket.frame import current_call
 from fxbucket.gradients import check_backward
 from fxbucket.graph_pool import GraphPool
 from fxbucket.journal import Journal
+from fxbucket.local_tensors import holds_distributed_tensors, on_local_tensors
 from fxbucket.options import Options
 from fxbucket.passes.admit import Admit
 from fxbucket.passes.captured import Capture, python_spelling, value_of
@@ -34,6 +36,7 @@ from fxbucket.passes.split import Split
 from fxbucket.passes.symbolic import SYMBOLIC_TYPES
 from fxbucket.passes.torch_version import check_torch_version
 from fxbucket.profile import Profile, Recorder
+from fxbucket.ranks import AgreedCalls, Ranks
 from fxbucket.recording import Record, record_capture
 from fxbucket.serialization_compat import capture_in_progress
 from fxbucket.store import Stored
@@ -75,6 +78,7 @@ class Backend:
         self.builder = Builder(options, (lambda: background.stopped) if background is not None else lambda: False)
         # GraphPool of all graphs share one pool of memory.
         self._recordings = GraphPool(options.cudagraph_max_buckets) if options.cudagraphs != "off" else None
+        self._ranks = Ranks(options) if options.agree != "off" else None
         self._warned: set[str] = set()
         self._recorder: Recorder | None = None
         self._profile: Profile | None = None
@@ -83,6 +87,8 @@ class Backend:
     @without_saved_tensor_hooks()
     def __call__(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Take a graph from Dynamo and return what runs it."""
+        if holds_distributed_tensors(module):
+            return on_local_tensors(module, example_inputs, self._take_local)
         call = current_call()
         if call is not None and call.specs is self.options.specs:
             program = program_of(module, tracing_shape_env(), call.located, call.arguments)
@@ -95,7 +101,14 @@ class Backend:
             text = "no saved capture of the loaded model serves this call, so the model is captured and compiled for it."
             warnings.warn(text, FxbucketWarning, stacklevel=2)
         record = record_capture(capture_in_progress(), call is not None)
-        return self._serve(program, record).emitted.function
+        return self._serve(program, record).function
+
+    @without_saved_tensor_hooks()
+    def _take_local(self, module: fx.GraphModule, unrecordable: str) -> Callable[..., Any]:
+        """Take a graph of this rank's own tensors, made from one of distributed tensors, and return what runs it."""
+        program = program_of(module, tracing_shape_env(), self.options.specs, None)
+        program = Program(replace(program.capture, unrecordable=unrecordable))
+        return self._serve(program, Record(reason="it holds distributed tensors")).function
 
     def _serve(self, program: Program, record: Record, saved: Sequence[SavedEntry] | None = None) -> Dispatcher:
         """Take a captured program and make what serves its calls: all buckets, or those that a saved model had."""
@@ -104,12 +117,18 @@ class Backend:
         prepared = self.prepared(program, not self.dispatchers, (journal.step,))
         check_backward(prepared)
         self._warn_of_fixed(prepared)
+        number = len(self.dispatchers)
+        if self._ranks is not None:
+            self._ranks.captured(number, prepared)
         dispatcher = Dispatcher(prepared, self.options, self.builder, journal, self._background, self._recordings)
         journal.prepared(prepared, dispatcher.emitted.source)
-        if saved is not None:
-            dispatcher.restore(saved)
-        elif self.options.compile_when != "lazily":
-            dispatcher.compile_all()
+        with contextlib.nullcontext() if self._ranks is None else self._ranks.compiling(number):
+            if saved is not None:
+                dispatcher.restore(saved)
+            elif self.options.compile_when != "lazily":
+                dispatcher.compile_all()
+        if self._ranks is not None:
+            dispatcher.function = AgreedCalls(self._ranks, number, dispatcher, self.options)
         if self._recorder is not None:
             dispatcher.profile(self._recorder, len(self.dispatchers))
         journal.explained(lambda: explain([dispatcher]).data()["graphs"][0])

@@ -46,6 +46,8 @@ class Dispatcher:
         missed: how often no bucket served a combination of sizes, by the axes' names.
         eager_calls: how many calls ran the captured graph as it is.
         emitted: the look-up in front of the buckets.
+        function: serves a call: the look-up itself, or what comes before it.
+        padding: pads calls; ``None`` where no call may be.
         graphs: records the buckets; ``None`` where that was not asked for.
     """
 
@@ -78,8 +80,9 @@ class Dispatcher:
         if options.on_miss == "pad":
             self.lookup.padded = {}
         self.emitted = self._prepare()
+        self.function = self.emitted.function
         may_pad = options.may_pad and not program.capture.refusal
-        self._padding = Padding(program, options, journal, self.entries, self.lookup) if may_pad else None
+        self.padding = Padding(program, options, journal, self.entries, self.lookup) if may_pad else None
 
     def compile_all(self, with_dynamic: bool = False) -> None:
         """Compile every admitted bucket that is not compiled yet.
@@ -195,8 +198,8 @@ class Dispatcher:
         text = sizes_text(named)
         on_miss = self._answer(named)
         self._journal.missed(text, on_miss)
-        if on_miss == "pad" and self._padding is not None:
-            padded = self._padding.function(sizes, args)
+        if on_miss == "pad" and self.padding is not None:
+            padded = self.padding.function(sizes, args)
             if padded is not None:
                 return padded(*args)
         self.missed[tuple(named.items())] += 1
@@ -218,7 +221,14 @@ class Dispatcher:
     @property
     def unpadded(self) -> tuple[str, ...]:
         """Why calls were not padded though that was asked for."""
-        return () if self._padding is None else tuple(self._padding.refusals)
+        return () if self.padding is None else tuple(self.padding.refusals)
+
+    def target(self, sizes: Mapping[sympy.Symbol, Number]) -> Mapping[sympy.Symbol, Number]:
+        """Return the sizes at which calls of these sizes run: those of the bucket that they are padded to, or their own."""
+        if self.padding is None or self.lookup.serves(sizes) or self._options.pins_seen:
+            return sizes
+        entry = self.padding.next_larger(sizes) if self._answer(self.lookup.all_by_name(sizes)) == "pad" else None
+        return sizes if entry is None else {**sizes, **entry.binding}
 
     def _answer(self, named: Mapping[str, Number]) -> str:
         """Return what ``on_miss`` says of these sizes."""

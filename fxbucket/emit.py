@@ -18,7 +18,7 @@ from fxbucket.generated import free_prefix, function_from
 from fxbucket.passes.aliasing import written_overlap
 from fxbucket.passes.buckets import NO_LOWER_BOUND, Range
 from fxbucket.passes.captured import value_of
-from fxbucket.passes.conditions import python_condition
+from fxbucket.passes.conditions import holds, python_condition
 from fxbucket.passes.discover import cheapest_use
 from fxbucket.passes.errors import CaptureError
 from fxbucket.passes.program import Program, Ref, SymbolUse, refs_in
@@ -237,6 +237,12 @@ class RangeTest:
     def is_always(self) -> bool:
         """Whether it serves every call."""
         return not (self.binding or self.ranges or self.conditions)
+
+    def holds(self, sizes: Mapping[sympy.Symbol, Number]) -> bool:
+        """Whether it serves calls of these sizes, one for each symbol."""
+        pinned = all(sizes[symbol] == value for symbol, value in self.binding.items())
+        ranged = all(sizes[symbol] in held for symbol, held in self.ranges.items())
+        return pinned and ranged and all(holds(condition, sizes) for condition in self.conditions)
 
     def python(self, names: Mapping[sympy.Symbol, str]) -> str:
         """Return the test as Python over these names of the symbols."""

@@ -56,6 +56,14 @@ class Lookup:
         fixed = {axis.name: axis.hint for axis in self._program.axes if axis.is_fixed and axis.named}
         return self.by_name(sizes) | fixed
 
+    def serves(self, sizes: Mapping[sympy.Symbol, Number]) -> bool:
+        """Whether a pinned bucket or a range serves these sizes."""
+        for symbols, table in self._tables.items():
+            values = tuple(sizes[symbol] for symbol in symbols)
+            if (values[0] if len(values) == 1 else values) in table:
+                return True
+        return any(test.holds(sizes) for test in self._tests)
+
     def pin_any(self) -> None:
         """Make room for entries that pin every symbol and come later."""
         self._tables.setdefault(tuple(self.uses), {})

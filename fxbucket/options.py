@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+import torch
+
 from fxbucket.axes import AxisSpec, axis_specs
 from fxbucket.bucket_options import check_negative, named_buckets, pinned_combinations, range_combinations
 from fxbucket.passes.boundaries import Boundary, as_boundary
@@ -23,6 +25,9 @@ Padding = Literal["proved", "tested"]
 
 CudaGraphs = Literal["off", "piecewise", "full", "auto"]
 CUDAGRAPHS: tuple[CudaGraphs, ...] = ("off", "piecewise", "full", "auto")
+
+Agree = Literal["max", "check", "off"]
+AGREE: tuple[Agree, ...] = ("max", "check", "off")
 
 ON_MISS: tuple[OnMiss, ...] = ("dynamic", "eager", "error", "pad")
 COMPILE_WHEN: tuple[CompileWhen, ...] = ("first_call", "lazily", "background")
@@ -77,6 +82,12 @@ class Options:
             cores, where there is enough to compile.
         guards: ``"drop"`` (the default): ``fxbucket.compile`` leaves out guards of Dynamo where a cheaper check of its own
             sees the same: those on the hooks of the model's modules. ``"keep"``: all are kept. See docs/performance.md.
+        agree: what ranks of ``torch.distributed`` do before a call, so that all of them run the same bucket: ``"max"``: they
+            run the largest of their sizes, and smaller calls are padded up to it where that is proved to be harmless;
+            ``"check"``: sizes that differ are a :class:`RankMismatchError` on every rank; ``"off"`` (the default): nothing.
+            See docs/ranks.md.
+        agree_group: the process group of these ranks. Default: all ranks.
+        agree_timeout: seconds for which a rank waits for the others, more than any of them compiles at once. Default: 300.
         debug_dir: a folder where each captured graph leaves every step and what its buckets run as texts. Default: what the
             environment variable ``FXBUCKET_DEBUG_DIR`` names, else none.
         debug: whether calls keep what they could do without, so that a fault shows where it is: every wrapper that the
@@ -105,6 +116,9 @@ class Options:
     cache: str | os.PathLike[str] | None = "default"
     workers: int | Any | None = None
     guards: Literal["drop", "keep"] = "drop"
+    agree: Agree = "off"
+    agree_group: Any | None = None
+    agree_timeout: float = 300.0
     debug_dir: str | os.PathLike[str] | None = None
     debug: bool = False
 
@@ -125,6 +139,7 @@ class Options:
         if most is not None and (not is_int(most) or most < 1):
             raise OptionError(f"cudagraph_max_buckets={most!r}: give an int of at least 1, or None for all.")
         check_choice("guards", self.guards, ("drop", "keep"))
+        check_agreement(self.agree, self.agree_group, self.agree_timeout, self.compile_when)
         check_choice("padding", self.padding, ("proved", "tested"))
         if not isinstance(self.pad_values, Mapping) or not all(
             isinstance(name, str) and isinstance(fill, (int, float)) for name, fill in self.pad_values.items()
@@ -182,7 +197,7 @@ class Options:
     @property
     def may_pad(self) -> bool:
         """Whether some call may be padded."""
-        return self.on_miss == "pad" or callable(self.on_miss)
+        return self.agree == "max" or self.on_miss == "pad" or callable(self.on_miss)
 
     @property
     def pins_seen(self) -> bool:
@@ -201,6 +216,20 @@ class Options:
             if name not in known:
                 raise OptionError(f"unknown option {name!r}; {nearest(name, known)}.")
         return Options(**given)
+
+
+def check_agreement(agree: str, group: object, seconds: object, compile_when: str) -> None:
+    """Raise :class:`OptionError` where ranks could not agree in this way."""
+    check_choice("agree", agree, AGREE)
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
+        raise OptionError(f"agree_timeout={seconds!r}: give seconds, more than 0.")
+    if group is not None and not isinstance(group, getattr(torch.distributed, "ProcessGroup", ())):
+        raise OptionError(f"agree_group={group!r}: give a process group of torch.distributed, or None for all ranks.")
+    if agree != "off" and compile_when == "background":
+        raise OptionError(
+            f"agree={agree!r} with compile_when='background': a bucket would be ready on one rank before it is on another; "
+            f"choose compile_when='first_call' or 'lazily'."
+        )
 
 
 def check_choice(name: str, value: object, possible: Sequence[str]) -> None:

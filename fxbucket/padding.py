@@ -82,6 +82,31 @@ class Padding:
         self._fills = _fills(program, options.pad_values)
         self._lock = threading.RLock()
 
+    @property
+    def lowered(self) -> Lowered:
+        """The graph's ops, as proofs see them."""
+        if self._lowered is None:
+            self._lowered = lower(self._program)
+        return self._lowered
+
+    def plan_to(
+        self, sizes: Mapping[sympy.Symbol, Number], target: Mapping[sympy.Symbol, Number], args: Sequence[Any]
+    ) -> Plan | str:
+        """Return how a call is padded to these sizes, or why it must not be; only a proof counts."""
+        changed = frozenset(symbol for symbol, value in sizes.items() if target[symbol] != value)
+        if any(is_float_symbol(symbol) or not 0 < sizes[symbol] < target[symbol] for symbol in changed):
+            return "padding makes sizes of at least one row larger, and nothing else"
+        if self._program.capture.grad_enabled and torch.is_grad_enabled() and _follows_gradients(args):
+            return "gradients are recorded, and padding would have to be tried, which other ranks take no part in"
+        with self._lock:
+            proof = self._proof(changed)
+            if not proof.is_safe:
+                return "; ".join(map(str, proof.leaks))
+            try:
+                return make_plan(self._program.capture, sizes, target, self._fills)
+            except UnpaddableError as error:
+                return str(error)
+
     def function(self, sizes: Mapping[sympy.Symbol, Number], args: tuple[Any, ...]) -> PaddedCall | None:
         """Return what serves calls of these sizes by the next larger bucket; ``None`` where none may serve them now.
 
@@ -121,7 +146,7 @@ class Padding:
         self._served.clear()
 
     def _way(self, sizes: Mapping[sympy.Symbol, Number]) -> PaddedCall | None:
-        entry = self._next_larger(sizes)
+        entry = self.next_larger(sizes)
         if entry is None:
             return None
         changed = frozenset(symbol for symbol, value in entry.binding.items() if sizes.get(symbol, value) != value)
@@ -137,7 +162,7 @@ class Padding:
             return None
         return PaddedCall(entry, plan, tuple(self._lookup.all_by_name(sizes).items()), changed)
 
-    def _next_larger(self, sizes: Mapping[sympy.Symbol, Number]) -> Entry | None:
+    def next_larger(self, sizes: Mapping[sympy.Symbol, Number]) -> Entry | None:
         """Return the pinned bucket that holds these sizes with the fewest elements more; the first of equals."""
         found: list[tuple[float, int, Entry]] = []
         for number, entry in enumerate(self._entries):
@@ -151,8 +176,6 @@ class Padding:
 
     def _proof(self, symbols: frozenset[sympy.Symbol]) -> RowProof:
         if symbols not in self._proofs:
-            if self._lowered is None:
-                self._lowered = lower(self._program)
             # As with boundaries, an op may be in one graph of a model and not in the next; the first must hold it.
             partial = self._program.capture.is_fragment or self._program.capture.is_continuation
             self._proofs[symbols] = prove_rows(
@@ -161,7 +184,7 @@ class Padding:
                 row_safe_ops=self._options.row_safe_ops,
                 fills=self._fills,
                 missing="ignore" if partial or self._journal.number else "error",
-                lowered=self._lowered,
+                lowered=self.lowered,
             )
         return self._proofs[symbols]
 
@@ -171,6 +194,10 @@ class Padding:
         with_gradients = self._program.capture.grad_enabled and torch.is_grad_enabled() and _follows_gradients(args)
         if self._options.padding == "proved" and not with_gradients:
             return True
+        if self._options.agree != "off":
+            # A trial runs collectives, as many as its outcome needs, and its outcome may be another one on another rank.
+            self._refuse(f"it would have to be tried, and with agree={self._options.agree!r} only what is proved is padded")
+            return False
         entry, capture = way.entry, self._program.capture
         key = (id(entry), way.symbols, with_gradients)
         if key not in self._tried:

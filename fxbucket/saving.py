@@ -128,7 +128,7 @@ def save(path: str | os.PathLike[str], compiled: CompiledModule | CompiledFuncti
     write_model(Path(path), ModelFile(about, _pickled((kept, tuple(captures), artifacts))))
 
 
-_OF_PROCESS = ("cache", "workers", "debug_dir")
+_OF_PROCESS = ("cache", "workers", "debug_dir", "agree_group")
 """Options that belong to a process and not to a model."""
 
 
@@ -183,7 +183,7 @@ def load(path: str | os.PathLike[str], model: Callable[..., Any], **options: Any
         assert record.bytecode is not None  # it was just read
         function = engine.frame.function
         reserve_names(name for name, _ in saved.scope)
-        _fill(function.__globals__, saved.scope, without_capture(dispatcher.emitted.function))
+        _fill(function.__globals__, saved.scope, without_capture(dispatcher.function))
         try:
             guards = guards_from_bytes(saved.guards, function.__code__, function.__globals__)
         except Exception as error:  # torch and pickle say in many ways that something is missing

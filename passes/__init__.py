@@ -19,6 +19,7 @@ from fxbucket.passes.boundaries import every_n_nodes as every_n_nodes
 from fxbucket.passes.boundaries import where as where
 from fxbucket.passes.buckets import Bucket as Bucket
 from fxbucket.passes.buckets import Range as Range
+from fxbucket.passes.collectives import at_collective as at_collective
 from fxbucket.passes.concretize import Concretize as Concretize
 from fxbucket.passes.deduplicate import Deduplicate as Deduplicate
 from fxbucket.passes.discover import Discover as Discover
@@ -48,6 +49,7 @@ __all__ = [
     "RowSafety",
     "Split",
     "Verify",
+    "at_collective",
     "at_module",
     "at_op",
     "every_n_nodes",

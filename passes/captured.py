@@ -105,6 +105,7 @@ class Capture:
         written: positions of the arguments that the graph writes to.
         is_fragment: whether the model's Python went on after this graph (a graph break).
         refusal: why this capture cannot be split and made concrete, or an empty text.
+        unrecordable: why it must not be recorded as a CUDA graph, where its graph does not tell, or an empty text.
     """
 
     module: fx.GraphModule
@@ -117,6 +118,7 @@ class Capture:
     written: tuple[int, ...] = ()
     is_fragment: bool = False
     refusal: str = ""
+    unrecordable: str = ""
 
     @property
     def is_continuation(self) -> bool:

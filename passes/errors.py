@@ -70,6 +70,14 @@ class MissError(FxbucketError, LookupError):
     """No bucket serves a call's sizes and ``on_miss="error"`` was asked for."""
 
 
+class RankMismatchError(FxbucketError, RuntimeError):
+    """Ranks would not run the same: their sizes, models or options differ; the message names ranks and what they have."""
+
+
+class MissingRankError(FxbucketError, TimeoutError):
+    """A rank did not come in time, or is gone; the message names it as far as that can be known."""
+
+
 class StaleResultError(FxbucketError, RuntimeError):
     """A result in memory of a CUDA graph was read after a later call wrote over it."""
 

@@ -8,6 +8,7 @@ import torch
 
 from fxbucket.passes.aliasing import storage_of
 from fxbucket.passes.captured import tensors_in, value_of
+from fxbucket.passes.collectives import unfinished
 from fxbucket.passes.program import Piece, Program
 from fxbucket.passes.symbolic import is_wrapper_subclass, symbols_in
 
@@ -42,7 +43,8 @@ def reasons_to_run(piece: Piece, device: torch.device) -> tuple[str, ...]:
     """Return why a piece alone cannot be part of a recording on a device; empty where nothing speaks against it."""
     if piece.is_boundary:
         return ("it is a boundary",)
-    return tuple(dict.fromkeys(_of_values([value_of(node) for node in piece.module.graph.nodes], device)))
+    nodes = piece.module.graph.nodes
+    return tuple(dict.fromkeys([*_of_values([value_of(node) for node in nodes], device), *unfinished(nodes)]))
 
 
 def recording_device(program: Program) -> torch.device | None:
@@ -57,6 +59,8 @@ def _of_program(program: Program) -> Iterator[str]:
     if capture.refusal:
         yield f"it runs as it was captured: {capture.refusal}"
         return
+    if capture.unrecordable:
+        yield capture.unrecordable
     tensors = [tensor for node in capture.module.graph.nodes for tensor in tensors_in(value_of(node))]
     if capture.ambient.grad_enabled and any(tensor.requires_grad for tensor in tensors):
         yield "gradients are recorded; call it under torch.no_grad()"

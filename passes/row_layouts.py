@@ -11,6 +11,7 @@ from collections.abc import Callable
 import sympy
 
 from fxbucket.passes.lowering import AtenCall, TensorValue
+from fxbucket.passes.row_collectives import SAME_LAYOUT
 from fxbucket.passes.row_facts import Factors, Layout, Rows, Rule, broadcast_dims, dims_of
 from fxbucket.passes.row_pointwise import pointwise
 from fxbucket.passes.row_reductions import reduction
@@ -39,7 +40,7 @@ def carried(call: AtenCall, rule: Rule, rows: Rows) -> Layout | None:
 
 _SAME = {
     "_softmax": "self", "_log_softmax": "self", "_safe_softmax": "self", "native_layer_norm": "input",
-    "_fused_rms_norm": "input",
+    "_fused_rms_norm": "input", **SAME_LAYOUT,
 }  # fmt: skip
 """Ops whose first result has the layout of this argument."""
 

@@ -12,6 +12,7 @@ from torch import fx
 
 from fxbucket.passes.lowering import AtenCall, TensorValue, numbers_in
 from fxbucket.passes.opnames import names_of_callable
+from fxbucket.passes.row_collectives import RULES as COLLECTIVES
 from fxbucket.passes.row_facts import UNKNOWN, Contents, Layout, Rows, Rule, RuleBook, Scalar, Verdict, grows, unsafe
 from fxbucket.passes.row_indexing import RULES as INDEXING
 from fxbucket.passes.row_layouts import carried
@@ -24,7 +25,7 @@ from fxbucket.passes.row_views import reshape
 from fxbucket.passes.source_line import source_line
 from fxbucket.passes.symbolic import is_unbacked, symbols_in
 
-RULES = RuleBook({**POINTWISE, **VIEWS, **INDEXING, **PRODUCTS, **REDUCTIONS})
+RULES = RuleBook({**POINTWISE, **VIEWS, **INDEXING, **PRODUCTS, **REDUCTIONS, **COLLECTIVES})
 """What is known of ops of aten; ops that torch itself tags as pointwise need no rule of their own."""
 
 

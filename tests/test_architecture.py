@@ -17,6 +17,7 @@ PACKAGE_OF_FOLDER = {"passes": "fxbucket.passes", "visualize": "fxbucket.visuali
 MAX_LINES = 350
 
 PRIVATE_TORCH_ALLOWED = {
+    "fxbucket/distributed_compat.py",
     "fxbucket/graph_compat.py",
     "fxbucket/inductor.py",
     "fxbucket/serialization_compat.py",
