@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,7 +89,7 @@ class Backend:
     def __call__(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Take a graph from Dynamo and return what runs it."""
         if holds_distributed_tensors(module):
-            return on_local_tensors(module, example_inputs, self._take_local)
+            return on_local_tensors(module, example_inputs, functools.partial(self._take_local, module))
         call = current_call()
         if call is not None and call.specs is self.options.specs:
             program = program_of(module, tracing_shape_env(), call.located, call.arguments)
@@ -104,14 +105,27 @@ class Backend:
         return self._serve(program, record).function
 
     @without_saved_tensor_hooks()
-    def _take_local(self, module: fx.GraphModule, unrecordable: str) -> Callable[..., Any]:
+    def _take_local(self, whole: fx.GraphModule, module: fx.GraphModule, unrecordable: str) -> Callable[..., Any]:
         """Take a graph of this rank's own tensors, made from one of distributed tensors, and return what runs it."""
         program = program_of(module, tracing_shape_env(), self.options.specs, None)
         program = Program(replace(program.capture, unrecordable=unrecordable))
-        return self._serve(program, Record(reason="it holds distributed tensors")).function
+        return self._serve(program, Record(reason="it holds distributed tensors"), whole=whole).function
 
-    def _serve(self, program: Program, record: Record, saved: Sequence[SavedEntry] | None = None) -> Dispatcher:
-        """Take a captured program and make what serves its calls: all buckets, or those that a saved model had."""
+    def _serve(
+        self,
+        program: Program,
+        record: Record,
+        saved: Sequence[SavedEntry] | None = None,
+        whole: fx.GraphModule | None = None,
+    ) -> Dispatcher:
+        """Take a captured program and make what serves its calls: all buckets, or those that a saved model had.
+
+        Args:
+            program: captured, not cut.
+            record: what is kept of its capture.
+            saved: the buckets that a saved model had.
+            whole: the graph of distributed tensors that it was made from, which all ranks have in common.
+        """
         journal = Journal(len(self.dispatchers), self.options.debug_dir)
         journal.captured(program)
         prepared = self.prepared(program, not self.dispatchers, (journal.step,))
@@ -119,7 +133,7 @@ class Backend:
         self._warn_of_fixed(prepared)
         number = len(self.dispatchers)
         if self._ranks is not None:
-            self._ranks.captured(number, prepared)
+            self._ranks.captured(number, prepared, whole or prepared.capture.module)
         dispatcher = Dispatcher(prepared, self.options, self.builder, journal, self._background, self._recordings)
         journal.prepared(prepared, dispatcher.emitted.source)
         with contextlib.nullcontext() if self._ranks is None else self._ranks.compiling(number):

@@ -16,6 +16,7 @@ from fxbucket.custom_ops import reasons_to_keep_here
 from fxbucket.environment import Environment, environment
 from fxbucket.jobs import Built, Job, Made, built
 from fxbucket.options import Options
+from fxbucket.passes.collectives import is_collective
 from fxbucket.passes.errors import FxbucketWarning, StoppedError, StoreError
 from fxbucket.passes.form import Form, form_of
 from fxbucket.passes.program import Piece, Program
@@ -134,8 +135,7 @@ class Builder:
                 tell(job)
                 hits += 1
                 finish(job, loaded)
-            elif self._is_inductor and not job.local_reason and job.form is not None and not job.untuned_key:
-                # What is tuned is measured, which must not be beside others.
+            elif self._is_inductor and _may_go_away(job):
                 away.append(job)
             else:
                 here.append(job)
@@ -290,6 +290,14 @@ class Builder:
         if kind not in self._warned:
             self._warned.add(kind)
             warnings.warn(text, FxbucketWarning, stacklevel=2)
+
+
+def _may_go_away(job: Job) -> bool:
+    """Whether another process may compile a job."""
+    if job.local_reason or job.form is None:
+        return False
+    # What is tuned is measured, which must not be beside others; and no worker is in the process groups of this rank.
+    return not job.untuned_key and not any(map(is_collective, job.piece.module.graph.nodes))
 
 
 _PAUSE = 0.05

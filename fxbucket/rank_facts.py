@@ -21,10 +21,11 @@ _OF_A_RANK = frozenset({"agree_group", "agree_timeout", "cache", "debug", "debug
 """Options that may differ between ranks."""
 
 
-def facts_of(program: Program, options: Options) -> dict[str, str]:
+def facts_of(program: Program, whole: fx.GraphModule, options: Options) -> dict[str, str]:
     """Return what must be the same on every rank that captured this program, by what it is.
 
-    Constants and the sizes of parameters are not among it: ranks hold different parts of a model.
+    Constants and the sizes of parameters are not among it: ranks hold different parts of a model. Nor are the ops on a
+    rank's part of a distributed tensor, where a part may be smaller than others; those on the whole are.
     """
     facts = {
         f"option {item.name}": _plain(getattr(options, item.name))
@@ -34,9 +35,8 @@ def facts_of(program: Program, options: Options) -> dict[str, str]:
     facts["axes"] = "; ".join(f"{axis.name}={axis.hint if axis.is_fixed else 'any'}" for axis in program.axes if axis.named)
     facts["buckets"] = "; ".join(f"{held.bucket}: {held.admitted}" for held in program.decisions)
     nodes = [node for node in program.capture.module.graph.nodes if node.op.startswith("call_")]
-    facts["ops"] = _digest([_op(node) for node in nodes])
+    facts["ops"] = _digest([_op(node) for node in whole.graph.nodes if node.op.startswith("call_")])
     facts["collectives"] = _digest([_collective(node) for node in nodes if collective_name(node) is not None])
-    facts["pieces"] = _digest([str(piece.is_compiled) for piece in program.pieces])
     return facts
 
 

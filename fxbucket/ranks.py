@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sympy
+from torch import fx
 
 from fxbucket.dispatch import Dispatcher
 from fxbucket.lookup import sizes_text
@@ -20,6 +21,7 @@ from fxbucket.passes.row_collectives import met_by_other_ranks
 from fxbucket.passes.symbolic import Number
 from fxbucket.rank_exchange import NUM_INTS, RankExchange, listed
 from fxbucket.rank_facts import differences, facts_of, number_of
+from fxbucket.torch_compat import without_tracing
 
 _CAPTURE, _COMPILED, _CALL, _PADDED = 1, 2, 3, 4
 _HEAD = 3
@@ -39,14 +41,20 @@ class Ranks:
         self._options = options
         self._exchange: RankExchange | None = None
 
-    def captured(self, number: int, program: Program) -> None:
+    @without_tracing()
+    def captured(self, number: int, program: Program, whole: fx.GraphModule) -> None:
         """Compare a graph that was just captured with those of the other ranks.
+
+        Args:
+            number: the graph's number.
+            program: cut, and with its admitted buckets.
+            whole: the graph that ranks have in common: its own, or that of distributed tensors that it was made from.
 
         Raises:
             RankMismatchError: they captured another one, have other options, or are at something else.
             MissingRankError: some did not come in time.
         """
-        facts = facts_of(program, self._options)
+        facts = facts_of(program, whole, self._options)
         exchange = self._exchange
         if exchange is None:
             exchange = RankExchange(self._options.agree_group, self._options.agree_timeout)
@@ -68,10 +76,11 @@ class Ranks:
         try:
             yield
         except Exception as error:
-            with contextlib.suppress(RankMismatchError, MissingRankError):
+            with contextlib.suppress(RankMismatchError, MissingRankError), without_tracing():
                 self._equal((_COMPILED, number, 1), f"compiling graph {number} failed: {error}")
             raise
-        self._equal((_COMPILED, number, 0), f"it compiled graph {number}")
+        with without_tracing():
+            self._equal((_COMPILED, number, 0), f"it compiled graph {number}")
 
     def largest(self, number: int, sizes: Sequence[Number], text: Callable[[], str]) -> tuple[list[int], list[bool]]:
         """Return the largest of all ranks' sizes, and which of them are not the same on all ranks.

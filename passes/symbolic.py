@@ -6,6 +6,7 @@ Checked with torch 2.11.0, 2.13.0 and 2.14.1.
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -113,6 +114,10 @@ def substitute(expression: Expression, binding: Mapping[sympy.Symbol, Number]) -
     return _plain(expression.xreplace({symbol: sympy.sympify(binding[symbol]) for symbol in free if symbol in binding}))
 
 
+class _Arithmetic(PythonReferenceAnalysis):
+    int_truediv = staticmethod(operator.truediv)  # torch leaves it to sympy, which keeps a SymInt's expression
+
+
 def evaluate(expression: Expression, values: Mapping[sympy.Symbol, object]) -> Number:
     """Evaluate an expression by Python's own arithmetic.
 
@@ -128,7 +133,7 @@ def evaluate(expression: Expression, values: Mapping[sympy.Symbol, object]) -> N
     plain = _plain(expression)
     if not isinstance(plain, sympy.Basic):
         return plain
-    result = sympy_interp(PythonReferenceAnalysis, dict(values), plain)
+    result = sympy_interp(_Arithmetic, dict(values), plain)
     if isinstance(result, sympy.Basic):
         result = _plain(result)
     if isinstance(result, float) and plain.is_integer and result.is_integer():
