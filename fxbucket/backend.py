@@ -17,6 +17,7 @@ from fxbucket.axes import AxisSpec
 from fxbucket.background import Background
 from fxbucket.build import Builder
 from fxbucket.capture import program_of
+from fxbucket.data_parallel_compat import is_split_by_ddp
 from fxbucket.dispatch import Dispatcher
 from fxbucket.entry import SavedEntry
 from fxbucket.explain import Explanation, explain
@@ -30,7 +31,7 @@ from fxbucket.passes.admit import Admit
 from fxbucket.passes.captured import Capture, python_spelling, value_of
 from fxbucket.passes.deduplicate import Deduplicate
 from fxbucket.passes.discover import Discover
-from fxbucket.passes.errors import AxisError, FxbucketWarning, OptionError, nearest
+from fxbucket.passes.errors import AxisError, CaptureError, FxbucketWarning, OptionError, nearest
 from fxbucket.passes.pipeline import Pipeline
 from fxbucket.passes.program import Program, Step
 from fxbucket.passes.split import Split
@@ -90,6 +91,11 @@ class Backend:
         """Take a graph from Dynamo and return what runs it."""
         if holds_distributed_tensors(module):
             return on_local_tensors(module, example_inputs, functools.partial(self._take_local, module))
+        if is_split_by_ddp(module):
+            raise CaptureError(
+                "torch splits this graph at DistributedDataParallel's buckets of gradients, before fxbucket cuts it; use "
+                "DistributedDataParallel(fxbucket.compile(model, ...)), or set torch._dynamo.config.optimize_ddp = False."
+            )
         call = current_call()
         if call is not None and call.specs is self.options.specs:
             program = program_of(module, tracing_shape_env(), call.located, call.arguments)

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 
 from fxbucket.backend import Backend
+from fxbucket.data_parallel import check_sharded_within, holds_ddp, is_sharded, within_hooks
+from fxbucket.data_parallel_compat import count_as_sharded, is_in_ddp, without_ddp_splitting
 from fxbucket.explain import Explanation
 from fxbucket.frame import CallFrame, capturing, entry_point
 from fxbucket.hooks import HookWatch
@@ -32,15 +34,18 @@ class _Engine:
 
     def __init__(self, model: Callable[..., Any], options: Options) -> None:
         self.options = options
+        self.model = model
         self.backend = Backend(options)
         self.hooks = HookWatch(model) if options.guards == "drop" and isinstance(model, torch.nn.Module) else None
         self._by_hooks: dict[Any, tuple[CallFrame, Callable[..., Any], Any]] = {}
+        self.looked_at: type | None = None
+        self.is_sharded = self.holds_ddp = False
         self.frame, self.function = self._captured(model)
         self.checked = False
 
     def _captured(self, model: Callable[..., Any]) -> tuple[CallFrame, Callable[..., Any]]:
         """Return the function that is captured while the hooks are those of now, and the same under torch.compile."""
-        state = None if self.hooks is None else self.hooks.state
+        state = None if self.hooks is None else self.hooks.state, self.is_sharded
         if state not in self._by_hooks:
             frame = CallFrame(self.options.specs, entry_point(model))
             keep = {} if self.hooks is None else {"guard_filter_fn": self.hooks.keep_guards}
@@ -51,10 +56,29 @@ class _Engine:
         frame, compiled, _ = self._by_hooks[state]
         return frame, compiled
 
+    def _look(self) -> None:
+        """See how torch runs the model on several ranks; fully_shard changes the class of what it is given."""
+        check_sharded_within(self.model)
+        self.holds_ddp = holds_ddp(self.model)
+        if isinstance(self.model, torch.nn.Module) and is_sharded(self.model) and not self.is_sharded:
+            self.is_sharded = True
+            self.frame, self.function = self._captured(self.model.forward)
+        self.looked_at = type(self.model)
+
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if type(self.model) is not self.looked_at:
+            self._look()
         if self.hooks is not None and not self.hooks.is_settled():
             self.hooks.look()
             self.frame, self.function = self._captured(self.frame.model)
+        if self.is_sharded:
+            return within_hooks(self.model, lambda *args, **kwargs: self._call(args, kwargs), args, kwargs)  # type: ignore[arg-type]
+        if self.holds_ddp or is_in_ddp():
+            with without_ddp_splitting():
+                return self._call(args, kwargs)
+        return self._call(args, kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = self.frame.bind(args, kwargs)
         if not self.checked:
             for spec in self.options.specs:
@@ -166,6 +190,8 @@ class CompiledModule(_Inspectable, torch.nn.Module):
         self.__dict__["_module"] = module
         self.__dict__["_engine"] = engine
         self.__dict__["forward"] = _forward_of(engine)
+        if is_sharded(module):
+            count_as_sharded(self, module)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:

@@ -82,6 +82,8 @@ def save(path: str | os.PathLike[str], compiled: CompiledModule | CompiledFuncti
     """Write a compiled model to a file; see :meth:`fxbucket.compiled.CompiledModule.save`."""
     engine = compiled._engine
     options, backend = engine.options, engine.backend
+    if engine.is_sharded:
+        raise StoreError("a model sharded by fully_shard cannot be saved; its artifacts are in the store (cache=).")
     if options.compiler not in ("inductor", "eager"):
         raise StoreError(
             f"compiler={options.compiler!r}: what it makes cannot be saved; compile with compiler='inductor' or 'eager'."

@@ -18,6 +18,7 @@ MAX_LINES = 350
 
 PRIVATE_TORCH_ALLOWED = {
     "fxbucket/distributed_compat.py",
+    "fxbucket/data_parallel_compat.py",
     "fxbucket/graph_compat.py",
     "fxbucket/inductor.py",
     "fxbucket/serialization_compat.py",
