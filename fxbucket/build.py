@@ -140,24 +140,28 @@ class Builder:
             else:
                 here.append(job)
         notes = self._send(away, here, now, finish, tell)
-        tried = 0
+        tried, pause = 0, _PAUSE
         waited: dict[str, float] = {}
         while here:
             self._check_stopping()
             job = here.popleft()
-            if job.key not in waited:
+            result = None
+            if job.key in waited:
+                # What others have made by now is read without its lock, so that those who wait for it do not queue.
+                result = self._load(job)
+            else:
                 tell(job)
-            since = waited.setdefault(job.key, time.monotonic())
-            result = self._make_here(job, time.monotonic() - since > _PATIENCE)
+                waited[job.key] = time.monotonic()
+            result = result or self._make_here(job, time.monotonic() - waited[job.key] > _PATIENCE)
             if result is None:
                 # Another process is at it; meanwhile this one takes what nobody makes.
                 here.append(job)
                 tried += 1
                 if tried >= len(here):
-                    tried = 0
-                    time.sleep(_PAUSE)
+                    time.sleep(pause)
+                    tried, pause = 0, min(pause * 2, _LONGEST_PAUSE)
                 continue
-            tried = 0
+            tried, pause = 0, _PAUSE
             finish(
                 job, replace(result, note=result.note or notes.get(job.key, job.local_reason if self._is_inductor else ""))
             )
@@ -301,6 +305,7 @@ def _may_go_away(job: Job) -> bool:
 
 
 _PAUSE = 0.05
-"""Seconds between two looks at what other processes make."""
+"""Seconds between two looks at what other processes make; twice as many after each look that found nothing, up to:"""
+_LONGEST_PAUSE = 1.0
 _PATIENCE = 600.0
 """Seconds after which an artifact is made here too: whoever is at it may be suspended, or hang."""

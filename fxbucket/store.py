@@ -85,12 +85,14 @@ class Store:
         try:
             with _opened(path) as file:
                 stored = unseal(path, key, file)
+                used = os.fstat(file.fileno()).st_mtime
         except FileNotFoundError:
             return None
         except OSError as error:
             raise StoreError(f"{path} cannot be read: {error}.") from error
-        with contextlib.suppress(OSError):
-            os.utime(path)  # what was used last goes last when the store is pruned
+        if abs(time.time() - used) > _USED_LATELY:
+            with contextlib.suppress(OSError):
+                os.utime(path)  # what was used last goes last when the store is pruned
         return stored
 
     def put(self, key: str, stored: Stored) -> int:
@@ -120,7 +122,8 @@ class Store:
             wait: wait until whoever holds it lets go; otherwise give ``False`` at once.
         """
         path = self._path(key).with_suffix(_LOCK)
-        lock = filelock.FileLock(path)
+        # A lock that is the mere existence of a file would outlive its holder, where another machine cannot know of that.
+        lock = filelock.FileLock(path, fallback_to_soft=False)
         held = True
         try:
             self._make_folder_of(path)
@@ -214,6 +217,8 @@ class Store:
                         path.unlink()
 
 
+_USED_LATELY = 600.0
+"""Seconds in which an entry that is used again is not marked again: a thousand ranks that start read, and do not write."""
 _FINISHED_BY_NOW = 3600.0
 """Seconds after which a file that was never finished belongs to no living writer."""
 

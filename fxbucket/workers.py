@@ -18,7 +18,7 @@ class Workers:
 
     Attributes:
         choice: a number of processes of this machine (0 and 1: none), an executor of the user's, or ``None``: as many as
-            there are cores, where there is enough to do that starting them pays.
+            this rank has cores to itself, where there is enough to do that starting them pays.
         behind: whether this process has calls to serve meanwhile, so that one worker is better than none.
     """
 
@@ -31,7 +31,7 @@ class Workers:
         if _is_executor(self.choice):
             given: Executor = self.choice  # type: ignore[assignment]
             return given if num_tasks else None
-        worth = min(_num_cores(), num_tasks // _WORTH_A_WORKER, _MOST_WORKERS)
+        worth = min(max(_num_cores() // _num_ranks_here(), 1), num_tasks // _WORTH_A_WORKER, _MOST_WORKERS)
         wanted = min(self.choice if isinstance(self.choice, int) else worth, num_tasks)
         if self.choice is None and self.behind:
             wanted = max(wanted, min(1, num_tasks))
@@ -109,6 +109,12 @@ def _is_executor(choice: object) -> bool:
 
 def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def _num_ranks_here() -> int:
+    """Return how many processes of this machine torchrun started with this one; each would take all cores for itself."""
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(int(told), 1) if told.isdecimal() else 1
 
 
 def _pool(num_workers: int) -> WorkerPool:
