@@ -14,10 +14,10 @@ INSTALLED := $(VENV)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup bootstrap demo test test-gpu lint types format fuzz bench clean
+.PHONY: help setup bootstrap demo test test-gpu test-gpu2 lint types format fuzz bench clean
 
 help: ## list the tasks
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED) ## make .venv with everything in it, and see to Graphviz, a C++ compiler and Python's headers
 
@@ -38,6 +38,9 @@ test: lint types ## everything that must pass: lint, types, tests
 # Takes whatever torch with CUDA the interpreter has, and installs nothing.
 test-gpu: ## what needs a GPU, with PYTHON=... of your own
 	PYTHONPATH=$(CURDIR) $(PYTHON) -m pytest -q -m gpu $(PYTEST_ARGS)
+
+test-gpu2: ## what needs two GPUs and NCCL, with PYTHON=... of your own
+	PYTHONPATH=$(CURDIR) $(PYTHON) -m pytest -q -m gpu2 $(PYTEST_ARGS)
 
 lint: $(INSTALLED) ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -128,7 +128,7 @@ class RankExchange:
         found = self._tell("lost", "here", min(_GRACE, self._seconds))
         missing = [rank for rank, text in found.items() if text is None]
         late = f"{_did(missing)} not come within {self._seconds:g} seconds, or is gone" if missing else ""
-        self._lost = f"{late or 'the ranks lost each other'}: {_short(error)}"
+        self._lost = f"{late or 'a rank came too late, or the ranks lost each other'}: {_short(error)}"
         return MissingRankError(self._lost)
 
 

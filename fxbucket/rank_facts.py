@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+import sympy
 from torch import fx
 
 from fxbucket.options import Options
@@ -15,6 +16,7 @@ from fxbucket.passes.captured import tensors_in, value_of
 from fxbucket.passes.collectives import collective_name
 from fxbucket.passes.opnames import op_names
 from fxbucket.passes.program import Program
+from fxbucket.passes.symbolic import Number, expression_of, substitute
 from fxbucket.rank_exchange import listed
 
 _OF_A_RANK = frozenset({"agree_group", "agree_timeout", "cache", "debug", "debug_dir", "tuning_seconds", "workers"})
@@ -38,6 +40,20 @@ def facts_of(program: Program, whole: fx.GraphModule, options: Options) -> dict[
     facts["ops"] = _digest([_op(node) for node in whole.graph.nodes if node.op.startswith("call_")])
     facts["collectives"] = _digest([_collective(node) for node in nodes if collective_name(node) is not None])
     return facts
+
+
+def moved(program: Program, sizes: Mapping[sympy.Symbol, Number]) -> list[str]:
+    """Return the shapes that the collectives of a graph take in a call of these sizes, in their order."""
+    found = []
+    for node in program.capture.module.graph.nodes:
+        name = collective_name(node)
+        if name is None or name == "wait_tensor" or name.startswith("all_to_all"):
+            continue
+        for source in node.all_input_nodes:
+            for tensor in tensors_in(value_of(source)):
+                shape = [substitute(expression_of(size), sizes) for size in tensor.shape]
+                found.append(f"{name} [{', '.join(map(str, shape))}]")
+    return found
 
 
 def number_of(facts: Mapping[str, str]) -> int:

@@ -20,12 +20,15 @@ from fxbucket.passes.program import Program
 from fxbucket.passes.row_collectives import met_by_other_ranks
 from fxbucket.passes.symbolic import Number
 from fxbucket.rank_exchange import NUM_INTS, RankExchange, listed
-from fxbucket.rank_facts import differences, facts_of, number_of
+from fxbucket.rank_facts import differences, facts_of, moved, number_of
 from fxbucket.torch_compat import without_tracing
 
 _CAPTURE, _COMPILED, _CALL, _PADDED = 1, 2, 3, 4
 _HEAD = 3
 """What kind of thing is told, of which graph, and one number that must be the same; then come sizes."""
+
+_MOST_SIZES = 4096
+"""How many combinations of sizes are remembered at once."""
 
 Sizes = Mapping[sympy.Symbol, Number]
 
@@ -82,16 +85,27 @@ class Ranks:
         with without_tracing():
             self._equal((_COMPILED, number, 0), f"it compiled graph {number}")
 
-    def largest(self, number: int, sizes: Sequence[Number], text: Callable[[], str]) -> tuple[list[int], list[bool]]:
+    def largest(
+        self, number: int, sizes: Sequence[Number], mark: int, text: Callable[[], str]
+    ) -> tuple[list[int], list[bool]]:
         """Return the largest of all ranks' sizes, and which of them are not the same on all ranks.
 
+        Args:
+            number: the graph's number.
+            sizes: those of the call.
+            mark: what the collectives move, as a number that must be the same on ranks with the same sizes.
+            text: what this rank is at, for errors.
+
         Raises:
-            RankMismatchError: with ``agree="check"``, they are not; or a rank is at something else.
+            RankMismatchError: with ``agree="check"``, sizes differ; or what collectives move does, or a rank is at
+                something else.
         """
         own = [_as_int(size) for size in sizes]
-        most, least = self._told((_CALL, number, 0, *own), text)
+        most, least = self._told((_CALL, number, mark, *own), text)
         end = _HEAD + len(own)
         differ = [one != other for one, other in zip(most[_HEAD:end], least[_HEAD:end], strict=True)]
+        if not any(differ) and most[2] != least[2]:
+            self._disagree(text())
         if any(differ) and self._options.agree == "check":
             self._disagree(text())
         for size, differs in zip(sizes, differ, strict=True):
@@ -161,7 +175,9 @@ class AgreedCalls:
         self._dispatcher = dispatcher
         self._run = dispatcher.emitted.function
         self._options = options
+        self._program = dispatcher.program
         self._lookup = dispatcher.lookup
+        self._marks: dict[tuple[Number, ...], int] = {}
         most = NUM_INTS - _HEAD
         if len(self._lookup.uses) > most:
             raise OptionError(f"agree={options.agree!r}: the graph has {len(self._lookup.uses)} sizes; {most} is the most.")
@@ -169,7 +185,13 @@ class AgreedCalls:
     def __call__(self, *args: Any) -> Any:
         """Agree, then serve the call."""
         sizes = self._lookup.sizes(args)
-        most, differ = self._ranks.largest(self._number, list(sizes.values()), lambda: self._text(sizes))
+        values = tuple(sizes.values())
+        mark = self._marks.get(values)
+        if mark is None:
+            if len(self._marks) >= _MOST_SIZES:
+                self._marks.clear()
+            mark = self._marks[values] = number_of({"moved": str(moved(self._program, sizes))})
+        most, differ = self._ranks.largest(self._number, values, mark, lambda: self._text(sizes))
         if not any(differ):
             return self._run(*args)
         # The largest sizes say what every rank runs; each looks whether its own call can be padded to that, and all hear it.
@@ -188,7 +210,9 @@ class AgreedCalls:
         return plan.finish(args, padded, self._run(*padded))
 
     def _text(self, sizes: Sizes) -> str:
-        return sizes_text(self._lookup.all_by_name(sizes)) + (f" (graph {self._number})" if self._number else "")
+        named = sizes_text(self._lookup.all_by_name(sizes)) + (f" (graph {self._number})" if self._number else "")
+        shapes = moved(self._program, sizes)
+        return f"{named}; its collectives move {', '.join(dict.fromkeys(shapes))}" if shapes else named
 
     def _plan(self, sizes: Sizes, target: Sizes, unequal: frozenset[sympy.Symbol], args: Sequence[Any]) -> Plan | str | None:
         """Return how a call is padded to the sizes that all ranks run, why it must not be, or ``None`` if it need not be."""

@@ -35,7 +35,7 @@ SILENT_META = frozenset(
     {
         # What names a node, or tells people where it came from.
         "stack_trace", "nn_module_stack", "fwd_nn_module_stack", "source_fn_stack", "fwd_source_fn_stack", "torch_fn",
-        "from_node", "original_aten", "seq_nr", "module_path", "_dynamo_source",
+        "from_node", "original_aten", "seq_nr", "module_path", "_dynamo_source", "desc",
         # The value itself is encoded on its own.
         "example_value", "val", "tensor_meta", "unbacked_bindings", "grapharg", "tensor_dict",
     }

@@ -27,9 +27,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what is marked ``gpu`` where there is none."""
+    """Skip what is marked ``gpu`` where there is none, and ``gpu2`` where there are fewer than two."""
     if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
+    if item.get_closest_marker("gpu2") is not None and torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices")
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
