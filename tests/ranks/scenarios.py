@@ -64,6 +64,11 @@ def raised(kind: type[Exception], call: Callable[[], Any], *texts: str) -> None:
     assert not missing, f"{missing} not in: {error.value}"
 
 
+def close(found: torch.Tensor, expected: torch.Tensor, name: str = "") -> None:
+    """Sums over ranks are made in another order, and on GPUs by other kernels."""
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4, msg=lambda text: f"{name}: {text}")
+
+
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -127,11 +132,11 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
 def tensor_parallel_models_equal_the_whole_one() -> None:
     for cuts in ([], [at_collective()]):
         plain, shared = stacks()
-        compiled = fxbucket.compile(shared, **SIZES, splitting_ops=cuts)
+        compiled = fxbucket.compile(shared, **{**SIZES, "sizes": {"x.shape[0]": [8]}}, splitting_ops=cuts)
         with torch.no_grad():
-            for number in (8, 16, 12, 8):
-                torch.testing.assert_close(compiled(rows(number)), plain(rows(number)))
-        assert compiled.explain().calls() == {"x.shape[0]=8": 2, "x.shape[0]=16": 1, "dynamic": 1}
+            for number in (8, 12, 8):
+                close(compiled(rows(number)), plain(rows(number)))
+        assert compiled.explain().calls() == {"x.shape[0]=8": 2, "dynamic": 1}
         (program,) = compiled.programs
         if cuts:
             assert [piece.is_boundary for piece in program.pieces] == [False, True] * 3 + [False]
@@ -148,13 +153,13 @@ def gradients_of_sequence_parallel_models_equal_those_of_the_whole_one() -> None
         plain.zero_grad(), shared.zero_grad()
         result = compiled(own)
         expected = plain(full)
-        torch.testing.assert_close(result, expected.chunk(dist.get_world_size())[rank()])
+        close(result, expected.chunk(dist.get_world_size())[rank()])
         result.square().sum().backward()
         expected.square().sum().backward()
-        torch.testing.assert_close(own.grad, full.grad)
+        close(own.grad, full.grad)
         for (name, mine), (_, other) in zip(shared.named_parameters(), plain.named_parameters(), strict=True):
             grad = mine.grad.full_tensor() if isinstance(mine.grad, DTensor) else mine.grad
-            torch.testing.assert_close(grad, other.grad, msg=lambda text, name=name: f"{name}: {text}")
+            close(grad, other.grad, name)
     assert compiled.explain().calls() == {"x.shape[0]=8": 2, "dynamic": 2}
     # Parts of 7 and 6 rows: uncompiled, the ranks would wait for each other.
     raised(RankMismatchError, lambda: compiled(rows(13)), "rank 0: x.shape[0]=13", "[7, 16]", "[6, 16]")
@@ -188,7 +193,7 @@ def collectives_are_cut_out_with_what_waits_for_them() -> None:
         torch.compiler.reset()
         compiled = fxbucket.compile(two, **SIZES, splitting_ops=cuts)
         for number in (8, 12):
-            torch.testing.assert_close(compiled(rows(number)), two(rows(number)))
+            close(compiled(rows(number)), two(rows(number)))
         (program,) = compiled.programs
         boundaries = [piece for piece in program.pieces if piece.is_boundary]
         assert len(boundaries) == found, program
@@ -294,7 +299,7 @@ def cuda_graphs_hold_collectives() -> None:
             for seed in range(6):
                 x = rows((8, 16)[seed % 2], seed)
                 result = compiled(x)
-                torch.testing.assert_close(result, plain(x))
+                close(result, plain(x))
                 kept.append((result, result.clone()))
         assert all(torch.equal(one, other) for one, other in kept)
         (graph,) = compiled.explain().graphs

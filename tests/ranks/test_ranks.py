@@ -24,7 +24,7 @@ from fxbucket.rank_facts import differences
 
 SCRIPT = Path(__file__).parent / "scenarios.py"
 NAMES = re.findall(r"^@scenario\ndef (\w+)", SCRIPT.read_text(encoding="utf-8"), re.MULTILINE)
-LIMIT = 300
+LIMIT = 200
 """Seconds after which ranks that hang are ended."""
 
 
