@@ -43,18 +43,19 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
 
 
-def write_section(name: str, text: str) -> None:
-    """Put a benchmark's text between its two marks in the document.
+def write_section(name: str, text: str, path: Path | None = None) -> None:
+    """Put a benchmark's text between its two marks in a document, docs/benchmarks.md by default.
 
     Raises:
         ValueError: the document has no such marks.
     """
-    before = DOCUMENT.read_text(encoding="utf-8")
+    document = path or DOCUMENT
+    before = document.read_text(encoding="utf-8")
     begin, end = f"<!-- {name}: written by the benchmark -->", f"<!-- {name}: end -->"
     if begin not in before or end not in before:
-        raise ValueError(f"{DOCUMENT} has no marks for {name!r}: put these two lines where its section goes: {begin} {end}")
+        raise ValueError(f"{document} has no marks for {name!r}: put these two lines where its section goes: {begin} {end}")
     head, rest = before.split(begin, 1)
-    DOCUMENT.write_text(f"{head}{begin}\n\n{text.strip()}\n\n{end}{rest.split(end, 1)[1]}", encoding="utf-8")
+    document.write_text(f"{head}{begin}\n\n{text.strip()}\n\n{end}{rest.split(end, 1)[1]}", encoding="utf-8")
 
 
 def save_plot(
