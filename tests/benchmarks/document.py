@@ -94,16 +94,16 @@ def save_bars(path: Path, values: Mapping[str, float], bars: Mapping[str, float]
     """
     with _figure(path, 1, wide=True) as (place,):
         names = list(values)
-        place.barh(names, [values[name] for name in names], color="#7a9cc6", label="measured")
+        place.barh(names, [values[name] for name in names], color="#5b7fb0", label="measured")
         for height, name in enumerate(names):
-            place.text(values[name], height, f" {values[name]:.2f}", va="center")
+            place.text(0, height, f" {values[name]:.2f}", va="center", color="white", fontweight="bold")
             if name in bars:
                 place.vlines(bars[name], height - 0.4, height + 0.4, color="#b03030", label=None if height else "bar")
         place.invert_yaxis()
         place.set(xlabel=along)
         place.margins(x=0.1)
         place.spines[["top", "right"]].set_visible(False)
-        place.legend(frameon=False)
+        place.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
 
 
 def save_stacks(path: Path, stacks: Mapping[str, Mapping[str, float]], along: str) -> None:
