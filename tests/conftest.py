@@ -21,7 +21,7 @@ if "FXBUCKET_CACHE_DIR" not in os.environ:
 
 # HYPOTHESIS_PROFILE=long looks for hours (make fuzz). Continuous integration sees the same examples each run, so that a
 # failure there is the change's own; what random examples find elsewhere is kept in .hypothesis and tried first.
-settings.register_profile("quick", max_examples=15, deadline=None, derandomize="CI" in os.environ)
+settings.register_profile("quick", max_examples=10, deadline=None, derandomize="CI" in os.environ)
 settings.register_profile("long", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 

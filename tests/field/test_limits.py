@@ -188,7 +188,7 @@ def test_floats_of_eight_bits_are_carried_across_cuts(dtype: torch.dtype, compil
     assert {bucket.state for graph in backend.explain().graphs for bucket in graph.buckets} == {"compiled"}
 
 
-def test_a_distributed_tensor_runs_as_it_was_captured_with_a_warning(tmp_path: Path):
+def test_a_distributed_tensor_is_served_by_buckets_of_the_rank_s_own_tensors(tmp_path: Path):
     distributed = torch.distributed
     if not distributed.is_available():
         pytest.skip("this torch is built without torch.distributed")
@@ -209,6 +209,8 @@ def test_a_distributed_tensor_runs_as_it_was_captured_with_a_warning(tmp_path: P
                 found = compiled(x)
             assert isinstance(found, DTensor)
             assert torch.equal(found.to_local(), model(x).to_local())
-        assert all("DTensor" in graph.refusal for graph in compiled.explain().graphs)
+        (graph,) = compiled.explain().graphs
+        assert graph.refusal == ""
+        assert {bucket.bucket: bucket.calls for bucket in graph.buckets} == {"x.shape[0]=4": 2, "dynamic": 1}
     finally:
         distributed.destroy_process_group()

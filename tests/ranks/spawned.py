@@ -6,15 +6,18 @@ import datetime
 import multiprocessing
 import os
 import socket
+import sys
 import time
 import traceback
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+ROOT = Path(__file__).resolve().parents[2]
 WORLD = 2
 COLLECTIVE_SECONDS = 60
 """How long a rank waits for another in a collective before it is an error."""
@@ -35,9 +38,14 @@ def on_each_rank(function: Callable[..., Any], *args: Any, seconds: float = 300.
         context.Process(target=_rank, args=(rank, port, pipes[rank][1], function, args), daemon=True)
         for rank in range(WORLD)
     ]
-    for process, (_, write) in zip(ranks, pipes, strict=True):
-        process.start()
-        write.close()
+    # A new process gets this one's path of modules, and pytest alone puts no folder of the project there.
+    sys.path.insert(0, str(ROOT))
+    try:
+        for process, (_, write) in zip(ranks, pipes, strict=True):
+            process.start()
+            write.close()
+    finally:
+        sys.path.remove(str(ROOT))
     deadline, found = time.monotonic() + seconds, []
     try:
         for rank, (read, _) in enumerate(pipes):

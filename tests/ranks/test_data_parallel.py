@@ -13,13 +13,9 @@ if torch.distributed.is_available():
     from tests.ranks.data_parallel_checks import CHECKS, all_checks
 
 
-@pytest.fixture(scope="module")
-def outcomes() -> list[dict[str, str]]:
-    # All checks in one start of two processes: most of the time is torch's import.
-    return on_each_rank(all_checks)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("check", CHECKS)
-def test_two_ranks(check: str, outcomes: list[dict[str, str]]):
-    assert [found[check] for found in outcomes] == [""] * WORLD
+def test_two_ranks():
+    """All checks in one start of two processes, and one test: most of the time is torch's import."""
+    outcomes = on_each_rank(all_checks)
+    assert [set(found) for found in outcomes] == [set(CHECKS)] * WORLD
+    assert "\n".join(f"{name}: {text}" for found in outcomes for name, text in found.items() if text) == ""

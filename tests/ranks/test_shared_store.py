@@ -30,8 +30,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def facts_of(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return what shared_store_ranks.py found; all of it in one process with forks, since most of the time is imports."""
     folder = tmp_path_factory.mktemp("ranks")
     compiler = folder / "bin" / "g++"
@@ -44,6 +43,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     compiler.chmod(0o755)
     environ = {
         "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"),
     }
@@ -66,8 +66,7 @@ def whole(folder: Path) -> int:
     return len(entries)
 
 
-@pytest.mark.slow
-def test_ranks_of_one_model_make_each_artifact_once_and_keys_name_no_rank(facts: dict[str, Any]):
+def check_that_ranks_of_one_model_make_each_artifact_once_and_keys_name_no_rank(facts: dict[str, Any]):
     origins = [origin for rank in facts["ranks"] for origin in rank]
     assert set(origins) == {"compiled", "loaded", "as it is"}
     made = origins.count("compiled")
@@ -76,8 +75,7 @@ def test_ranks_of_one_model_make_each_artifact_once_and_keys_name_no_rank(facts:
     assert facts["gradients agree"] == [True, True]
 
 
-@pytest.mark.slow
-def test_a_rank_killed_while_it_compiles_lets_others_take_other_work_and_then_its_own(facts: dict[str, Any]):
+def check_that_a_rank_killed_while_it_compiles_lets_others_take_other_work_and_then_its_own(facts: dict[str, Any]):
     assert facts["made while another held"] == 1
     assert facts["killed"] == {"while compiling": -9, "while waiting": -9}
     assert facts["went on"] == ["compiled", "compiled"]
@@ -85,8 +83,7 @@ def test_a_rank_killed_while_it_compiles_lets_others_take_other_work_and_then_it
     assert whole(facts["folder"] / "faults") == 2
 
 
-@pytest.mark.slow
-def test_without_locks_ranks_make_duplicates_and_nobody_waits(facts: dict[str, Any]):
+def check_that_without_locks_ranks_make_duplicates_and_nobody_waits(facts: dict[str, Any]):
     """On a folder whose locks hold nobody, or that has none, as some network file systems."""
     for kind in ("locks that do not hold", "no locks"):
         assert facts[kind] == {"beside one that hangs": ["compiled"], "after": ["loaded"]}
@@ -141,3 +138,12 @@ def test_a_rank_s_workers_are_its_share_of_the_cores(monkeypatch: pytest.MonkeyP
     for odd in ("", "0", "-1", "many"):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", odd)
         assert (Workers(None).executor(1000) is None) == (cores < 2)
+
+
+@pytest.mark.slow
+def test_ranks_that_share_a_store(tmp_path_factory: pytest.TempPathFactory):
+    """One test, for several would start the ranks in each process of pytest."""
+    facts = facts_of(tmp_path_factory)
+    check_that_ranks_of_one_model_make_each_artifact_once_and_keys_name_no_rank(facts)
+    check_that_a_rank_killed_while_it_compiles_lets_others_take_other_work_and_then_its_own(facts)
+    check_that_without_locks_ranks_make_duplicates_and_nobody_waits(facts)
