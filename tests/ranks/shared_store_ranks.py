@@ -43,7 +43,7 @@ class Fork:
             os.close(write)
             return
         code = 1
-        signal.alarm(int(SECONDS))  # a process that hangs is a test that fails, and soon
+        signal.alarm(int(3 * SECONDS))  # a process that hangs is a test that fails, and soon
         try:
             os.setpgid(0, 0)
             os.write(write, json.dumps(run(*args)).encode())
@@ -120,7 +120,7 @@ def without_locks(root: Path, kind: str, flock: Any) -> dict[str, Any]:
 def rank_of_two(root: Path, rank: int) -> tuple[list[str], bool]:
     """Train for a step with DDP on one of two ranks, as torchrun starts them, each with lengths of its own."""
     os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"})
-    limit = datetime.timedelta(seconds=SECONDS / 2)
+    limit = datetime.timedelta(seconds=2 * SECONDS)
     dist.init_process_group("gloo", init_method=f"file://{root}/meet", rank=rank, world_size=2, timeout=limit)
     torch.manual_seed(0)
     model, eager = (Stack(1, 8) for _ in range(2))
