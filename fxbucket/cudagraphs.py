@@ -16,7 +16,6 @@ from fxbucket.graph_pool import GraphPool
 from fxbucket.options import CudaGraphs, Options
 from fxbucket.own_results import given_results, mark_results, own_results
 from fxbucket.pad_plan import Plan
-from fxbucket.passes.captured import value_of
 from fxbucket.passes.errors import FxbucketWarning
 from fxbucket.passes.program import Program
 from fxbucket.passes.stretches import RecordingPlan, plan_pieces, plan_whole
@@ -29,6 +28,8 @@ from fxbucket.torch_compat import guards_tensors_of_modules
 Function = Callable[..., Any]
 _MOST_FAILURES = 2
 """How often a recording is tried: other work on the device may have disturbed the first."""
+_MOST_FILLINGS = 4096
+"""For how many sizes a recording remembers how they are padded; plans are kept with what they are known by."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,14 +101,12 @@ class RecordedBucket:
         self._copied: set[int] = set()
         self._failures: dict[tuple[str, ...], int] = {}
         self._avoided: dict[str, str] = {}
-        self._plan: RecordingPlan = (
-            plan_whole(bucket.program) if mode != "piecewise" else plan_pieces(bucket.program, buffers.device)
-        )
+        self._plan = self._planned()
         capture = bucket.program.capture
-        nodes = [node for node in capture.module.graph.nodes if node.op == "placeholder"]
         self._roles = [placeholder.role for placeholder in capture.placeholders]
         self._names = [placeholder.name for placeholder in capture.placeholders]
-        self._tensors = [position for position, node in enumerate(nodes) if isinstance(value_of(node), torch.Tensor)]
+        values = capture.argument_values
+        self._tensors = [position for position, value in enumerate(values) if isinstance(value, torch.Tensor)]
         self._given = given_results(bucket.program)
         self._is_unguarded = not guards_tensors_of_modules()
 
@@ -185,10 +184,13 @@ class RecordedBucket:
                 self._recording = None
                 return NotImplemented
             known = recording.padded.get(id(plan))
-            if known is None or known[0] is not plan:
+            if known is None:
+                if len(recording.padded) >= _MOST_FILLINGS:
+                    recording.padded.clear()
                 known = recording.padded[id(plan)] = plan, Filling(recording.static, args, plan.tensors)
             self._begin()
-            known[1](args)
+            _, filling = known
+            filling(args)
             larger = list(args)
             for position, number in plan.numbers:
                 larger[position] = number
@@ -294,6 +296,11 @@ class RecordedBucket:
             results = watched(results, recording.replay.is_static, self._recordings)
         return results
 
+    def _planned(self) -> RecordingPlan:
+        if self._mode == "piecewise":
+            return plan_pieces(self._program, self._buffers.device, self._avoided)
+        return plan_whole(self._program)
+
     def _failed(self, failure: RecordingError) -> None:
         """Decide what becomes of a bucket that could not be recorded."""
         times = self._failures[failure.pieces] = self._failures.get(failure.pieces, 0) + 1
@@ -303,10 +310,10 @@ class RecordedBucket:
             self._refuse(f"recording failed: {failure}")
             return
         # Where the whole cannot be recorded, what lies between boundaries may be; and where one piece cannot, the others.
-        if self._mode == "piecewise" or self._avoided:
+        if self._mode == "piecewise":
             self._avoided |= dict.fromkeys(failure.pieces, f"recording failed: {failure}")
-        self._plan = plan_pieces(self._program, self._buffers.device, self._avoided)
         self._mode = "piecewise"
+        self._plan = self._planned()
 
     def _refuse(self, reason: str) -> None:
         self.note = reason

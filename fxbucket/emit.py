@@ -21,7 +21,7 @@ from fxbucket.passes.captured import value_of
 from fxbucket.passes.conditions import holds, python_condition
 from fxbucket.passes.discover import cheapest_use
 from fxbucket.passes.errors import CaptureError
-from fxbucket.passes.program import Program, Ref, SymbolUse, refs_in
+from fxbucket.passes.program import Program, Ref, SymbolUse, last_uses
 from fxbucket.passes.symbolic import Number, is_float_symbol, symbols_in
 
 
@@ -82,8 +82,8 @@ def bucket_function(
         lines.append(f"if not ({' and '.join(tests)}):")
         lines.append(f"    return {own}refused(({', '.join(parameters)},))")
     lines.append(f"{own}counter[0] += 1")
-    result = _expression(program.outputs, namespace, {}, own)
-    last_use = _last_uses(program)
+    result = structure_text(program.outputs, namespace, own)
+    last_use = last_uses(program)
     if timing is not None:
         namespace |= {f"{own}clock": timing.clock, f"{own}record": timing.record}
         lines.append(f"{own}marks = [{own}clock()]")
@@ -167,28 +167,28 @@ def _argument_reader(program: Program, symbol: sympy.Symbol) -> str:
     return _reader(use, program.capture.placeholders[use.placeholder].name)
 
 
-def _last_uses(program: Program) -> dict[str, int]:
-    """Return the index of the last piece that touches each value, but for values that the call returns."""
-    returned = set(refs_in(program.outputs))
-    last: dict[str, int] = {}
-    for index, piece in enumerate(program.pieces):
-        for name in (*piece.inputs, *piece.outputs):
-            if name not in returned:
-                last[name] = index
-    return last
+def structure_text(structure: Any, namespace: dict[str, Any], own: str, name_of: Callable[[str], str] = str) -> str:
+    """Return, as Python, a structure of values such as a program's results.
 
+    Args:
+        structure: references, numbers and containers of them.
+        namespace: gets what has no literal.
+        own: the prefix for its names.
+        name_of: what the generated code calls a value.
 
-def _expression(structure: Any, namespace: dict[str, Any], constants: dict[int, str], own: str) -> str:
+    Raises:
+        CaptureError: something in it cannot be carried.
+    """
     if isinstance(structure, Ref):
-        return structure.name
+        return name_of(structure.name)
     if isinstance(structure, (tuple, list)):
-        inner = ", ".join(_expression(item, namespace, constants, own) for item in structure)
+        inner = ", ".join(structure_text(item, namespace, own, name_of) for item in structure)
         return f"({inner}{',' if len(structure) == 1 else ''})"
     if structure is None or isinstance(structure, (bool, int, str)):
         return repr(structure)
     if isinstance(structure, (float, complex, torch.dtype, torch.device)):
         # A float such as inf has no literal, so it is kept as an object.
-        name = constants.setdefault(id(structure), f"{own}constant_{len(constants)}")
+        name = f"{own}constant_{len(namespace)}"
         namespace[name] = structure
         return name
     raise CaptureError(f"the graph returns a {type(structure).__name__}, which fxbucket cannot carry: {structure!r}")

@@ -15,7 +15,6 @@ from fxbucket.entry import Entry
 from fxbucket.fragments import hand_on
 from fxbucket.graph_pool import GraphPool
 from fxbucket.options import CudaGraphs, Options
-from fxbucket.passes.captured import value_of
 from fxbucket.passes.program import Program
 from fxbucket.passes.recordable import reasons_not_to_record, reasons_not_to_replay, recording_device
 from fxbucket.passes.symbolic import SYMBOLIC_TYPES, Number, evaluate, expression_of, is_float_symbol, symbols_in
@@ -115,11 +114,9 @@ class GraphRecorder:
         """Return arguments of a bucket's sizes, and the positions of those that were made up for it."""
         assert self._buffers is not None  # a bucket is there to be recorded
         capture = self._program.capture
-        nodes = [node for node in capture.module.graph.nodes if node.op == "placeholder"]
         made: list[Any] = list(example)
         copied = set()
-        for position, node in enumerate(nodes):
-            value = value_of(node)
+        for position, value in enumerate(capture.argument_values):
             if not symbols_in(value) or capture.placeholders[position].role not in ("input", "symbol"):
                 continue
             if isinstance(value, SYMBOLIC_TYPES):

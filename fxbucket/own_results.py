@@ -9,15 +9,14 @@ import torch
 
 from fxbucket.copies import narrowed, strided_copy
 from fxbucket.pad_plan import Own
-from fxbucket.passes.captured import value_of
 from fxbucket.passes.program import Program, Ref
 
 
 def given_results(program: Program) -> Any:
     """Return the structure of a program's results with the position of each that is an argument itself, else ``None``."""
     places = {placeholder.name: placeholder.index for placeholder in program.capture.placeholders}
-    nodes = [node for node in program.capture.module.graph.nodes if node.op == "placeholder"]
-    tensors = {node.name for node in nodes if isinstance(value_of(node), torch.Tensor)}
+    values = zip(program.capture.placeholders, program.capture.argument_values, strict=True)
+    tensors = {placeholder.name for placeholder, value in values if isinstance(value, torch.Tensor)}
 
     def place(item: Any) -> Any:
         if isinstance(item, (tuple, list)):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fxbucket.artifact import Artifact
+from fxbucket.emit import structure_text
 from fxbucket.generated import free_prefix, function_from
 from fxbucket.graph_compat import launcher_of
 from fxbucket.graph_pool import Capture, GraphPool
@@ -126,7 +127,7 @@ class _Recorder:
         results = self._structure(outputs, lambda name: self._values[name])
         if self._failure is not None:
             return Recorded(results, None, self._failure)
-        expression = self._expression(outputs)
+        expression = structure_text(outputs, self._namespace, self._own, self._name)
         source = "\n".join([f"def replay({', '.join(self._parameters)}):", *self._lines, f"    return {expression}"]) + "\n"
         function = function_from(source, "replay", f"replay of {self._program.bucket}", self._namespace)
         is_static = self._structure(outputs, lambda name: isinstance(self._static.get(name), torch.Tensor), False)
@@ -193,16 +194,6 @@ class _Recorder:
             return name
         self._namespace[f"{self._own}static_{name}"] = self._static[name]
         return f"{self._own}static_{name}"
-
-    def _expression(self, structure: Any) -> str:
-        if isinstance(structure, Ref):
-            return self._name(structure.name)
-        if isinstance(structure, (tuple, list)):
-            inner = ", ".join(self._expression(item) for item in structure)
-            return f"({inner}{',' if len(structure) == 1 else ''})"
-        name = f"{self._own}constant_{len(self._namespace)}"
-        self._namespace[name] = structure
-        return name
 
     def _structure(self, structure: Any, of: Callable[[str], Any], constant: Any = _KEEP) -> Any:
         """Return the structure of the results with what a function says of each name."""

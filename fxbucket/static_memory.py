@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sympy
 import torch
 
-from fxbucket.passes.captured import Capture, value_of
+from fxbucket.passes.captured import Capture
 from fxbucket.passes.symbolic import Number, evaluate, expression_of, symbols_in
 from fxbucket.passes.tensors import span
 
@@ -26,7 +26,7 @@ class StaticBuffers:
         self.device = device
         self._memory: dict[int, torch.Tensor] = {}
         self._num_bytes: dict[int, int] = {}
-        for position, value in enumerate(_arguments(capture)):
+        for position, value in enumerate(capture.argument_values):
             if isinstance(value, torch.Tensor):
                 sizes = [_num_bytes(value, binding) for binding in bindings]
                 self._num_bytes[position] = max(sizes, default=0)
@@ -54,10 +54,6 @@ def sizes_of(value: torch.Tensor, binding: Mapping[sympy.Symbol, Number]) -> tup
         return None
     found = [int(evaluate(expression_of(number), binding)) for number in numbers]
     return tuple(found[: value.dim()]), tuple(found[value.dim() :])
-
-
-def _arguments(capture: Capture) -> Iterator[Any]:
-    return (value_of(node) for node in capture.module.graph.nodes if node.op == "placeholder")
 
 
 def _num_bytes(value: torch.Tensor, binding: Mapping[sympy.Symbol, Number]) -> int:

@@ -121,6 +121,11 @@ class Capture:
     unrecordable: str = ""
 
     @property
+    def argument_values(self) -> list[Any]:
+        """The example value of each argument, in the order of ``placeholders``."""
+        return [value_of(node) for node in self.module.graph.find_nodes(op="placeholder")]
+
+    @property
     def is_continuation(self) -> bool:
         """Whether this graph goes on where another one of the same call stopped."""
         return any(placeholder.source.startswith("L['___") for placeholder in self.placeholders)

@@ -288,6 +288,13 @@ class Program:
         return hash((self.axes, self.bucket, self.outputs if isinstance(self.outputs, tuple) else ()))
 
 
+def last_uses(program: Program) -> dict[str, int]:
+    """Return the place of the last piece that touches each value, but for values that the call returns."""
+    returned = set(refs_in(program.outputs))
+    pieces = enumerate(program.pieces)
+    return {name: place for place, piece in pieces for name in (*piece.inputs, *piece.outputs) if name not in returned}
+
+
 def refs_in(structure: object) -> Iterator[str]:
     """Yield the names of the values that a program's output structure refers to, left to right."""
     if isinstance(structure, Ref):

@@ -49,8 +49,7 @@ def reasons_to_run(piece: Piece, device: torch.device) -> tuple[str, ...]:
 
 def recording_device(program: Program) -> torch.device | None:
     """Return the device of a program's recordings: that of its first argument on a GPU; ``None`` where none is on one."""
-    nodes = [node for node in program.capture.module.graph.nodes if node.op == "placeholder"]
-    devices = [tensor.device for node in nodes for tensor in tensors_in(value_of(node))]
+    devices = [tensor.device for tensor in tensors_in(program.capture.argument_values)]
     return next((device for device in devices if device.type == "cuda"), None)
 
 
@@ -89,7 +88,7 @@ def _shared_results(program: Program) -> Iterator[str]:
     """Yield why results cannot be copied out: they share memory with an argument, or with each other."""
     graph = program.capture.module.graph
     (output,) = (node for node in graph.nodes if node.op == "output")
-    inputs = {storage_of(value_of(node)) for node in graph.nodes if node.op == "placeholder"} - {-1}
+    inputs = {storage_of(value) for value in program.capture.argument_values} - {-1}
     results = [node for node in output.all_input_nodes if node.op != "placeholder"]
     memory = [storage_of(tensor) for node in results for tensor in tensors_in(value_of(node))]
     if not inputs.isdisjoint(memory):

@@ -9,7 +9,7 @@ import torch
 
 from fxbucket.passes.aliasing import storage_of
 from fxbucket.passes.captured import tensors_in, value_of
-from fxbucket.passes.program import Piece, Program, refs_in
+from fxbucket.passes.program import Piece, Program, last_uses, refs_in
 from fxbucket.passes.recordable import reasons_to_run
 from fxbucket.passes.symbolic import SYMBOLIC_TYPES
 
@@ -189,12 +189,8 @@ def _stretches(program: Program, reasons: Mapping[int, str], values: Mapping[str
 
 
 def _plan(program: Program, stretches: tuple[Stretch, ...]) -> RecordingPlan:
-    returned = set(refs_in(program.outputs))
-    last: dict[str, int] = {}
-    for piece in program.pieces:
-        last |= {name: piece.index for name in (*piece.inputs, *piece.outputs) if name not in returned}
     dead: list[list[str]] = [[] for _ in program.pieces]
-    for name, place in last.items():
+    for name, place in last_uses(program).items():
         dead[place].append(name)
     arguments = {placeholder.name for placeholder in program.capture.placeholders}
     recorded = {place for stretch in stretches if stretch.is_recorded for place in stretch.pieces}

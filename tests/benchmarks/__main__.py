@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-HELPERS = {"__main__", "document", "fresh", "request_sizes", "seed_pattern"}
+HELPERS = {"__main__", "document", "fresh", "layers", "request_sizes", "seed_pattern"}
 
 
 def benchmarks() -> dict[str, str]:

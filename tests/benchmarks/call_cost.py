@@ -21,6 +21,7 @@ import fxbucket
 from fxbucket.emit import Timing, bucket_function
 from tests.benchmarks.document import IMAGES, provenance, save_bars, save_stacks, table, write_section
 from tests.benchmarks.fresh import in_new_process
+from tests.benchmarks.layers import GatedLayer
 from tests.benchmarks.seed_pattern import seed_backend
 
 WIDTH, HEADS, ROWS = 16, 2, 8
@@ -51,21 +52,17 @@ def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 attention = torch.ops.fxbucket_benchmark.small_attention
 
 
-class Layer(nn.Module):
+class Layer(GatedLayer):
     """A layer like Llama's: RMS norm, attention, RMS norm, gated feed-forward."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH, bias=False), nn.Linear(2 * WIDTH, WIDTH, bias=False)
+        super().__init__(WIDTH, 2 * WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Take and return ``(rows, width)``."""
         q, k, v = self.qkv(self.first(x)).view(x.shape[0], 3, HEADS, -1).permute(1, 2, 0, 3)
         x = x + self.out(attention(q, k, v).transpose(0, 1).reshape(x.shape[0], WIDTH))
-        gate, value = self.up(self.second(x)).chunk(2, dim=-1)
-        return x + self.down(nn.functional.silu(gate) * value)
+        return self.fed_forward(x)
 
 
 def stack(depth: int) -> nn.Module:

@@ -18,6 +18,7 @@ import fxbucket
 from fxbucket.passes import Discover, Pipeline, Split, at_op
 from tests.benchmarks.document import IMAGES, provenance, save_bars, save_plot, table, write_section
 from tests.benchmarks.fresh import in_new_process
+from tests.benchmarks.layers import GatedLayer
 
 WIDTH, HEADS = 64, 4
 SIZES = (16, 32, 64, 128)
@@ -36,23 +37,17 @@ def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(q, memory_format=torch.contiguous_format)
 
 
-class Layer(torch.nn.Module):
+class Layer(GatedLayer):
     """A layer like Llama's: RMS norm, attention, RMS norm, gated feed-forward."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = torch.nn.RMSNorm(WIDTH), torch.nn.RMSNorm(WIDTH)
-        self.qkv = torch.nn.Linear(WIDTH, 3 * WIDTH, bias=False)
-        self.out = torch.nn.Linear(WIDTH, WIDTH, bias=False)
-        self.up = torch.nn.Linear(WIDTH, 4 * WIDTH, bias=False)
-        self.down = torch.nn.Linear(2 * WIDTH, WIDTH, bias=False)
+        super().__init__(WIDTH, 2 * WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Take and return ``(tokens, width)``."""
         q, k, v = self.qkv(self.first(x)).view(x.shape[0], 3, HEADS, -1).permute(1, 2, 0, 3)
         x = x + self.out(attention(q, k, v).transpose(0, 1).reshape(x.shape[0], WIDTH))
-        gate, value = self.up(self.second(x)).chunk(2, dim=-1)
-        return x + self.down(torch.nn.functional.silu(gate) * value)
+        return self.fed_forward(x)
 
 
 def stack(num_layers: int) -> torch.nn.Module:

@@ -20,6 +20,7 @@ from torch import nn
 import fxbucket
 from fxbucket.kernels import Slot, prepare
 from tests.benchmarks.document import IMAGES, provenance, save_plot, table, write_section
+from tests.benchmarks.layers import GatedLayer
 
 SIZES = (1, 8, 64, 256, 1024, 4096)
 BETWEEN = (5, 40, 200, 700, 3000)
@@ -43,23 +44,18 @@ def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(q)
 
 
-class Layer(nn.Module):
+class Layer(GatedLayer):
     """A layer of a Llama, but for rotary positions."""
 
     def __init__(self) -> None:
-        super().__init__()
-        inner = 8 * WIDTH // 3 // 256 * 256
-        self.norm, self.second_norm = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
-        self.up, self.down = nn.Linear(WIDTH, 2 * inner, bias=False), nn.Linear(inner, WIDTH, bias=False)
+        super().__init__(WIDTH, 8 * WIDTH // 3 // 256 * 256)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the layer's output for ``[tokens, width]``."""
-        q, k, v = self.qkv(self.norm(x)).view(x.shape[0], 3, HEADS, -1).permute(1, 2, 0, 3)
+        q, k, v = self.qkv(self.first(x)).view(x.shape[0], 3, HEADS, -1).permute(1, 2, 0, 3)
         mixed = torch.ops.fxbucket_gpu.attention(q[None], k[None], v[None])[0]
         x = x + self.out(mixed.transpose(0, 1).reshape(x.shape[0], WIDTH))
-        gate, up = self.up(self.second_norm(x)).chunk(2, -1)
-        return x + self.down(nn.functional.silu(gate) * up)
+        return self.fed_forward(x)
 
 
 def model_of() -> nn.Module:

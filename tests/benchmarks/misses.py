@@ -21,6 +21,7 @@ from torch import nn
 import fxbucket
 from tests.benchmarks.document import IMAGES, provenance, save_plot, table, write_section
 from tests.benchmarks.fresh import in_new_process
+from tests.benchmarks.layers import GatedLayer
 from tests.benchmarks.request_sizes import request_sizes
 
 WIDTH, HEADS, LAYERS = 128, 4, 3
@@ -54,20 +55,16 @@ def _(qkv: torch.Tensor, num_tokens: torch.Tensor) -> torch.Tensor:
     return qkv.new_empty(qkv.shape[0], WIDTH)
 
 
-class Layer(nn.Module):
+class Layer(GatedLayer):
     """A layer like Llama's: RMS norm, attention, RMS norm, gated feed-forward."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.RMSNorm(WIDTH), nn.RMSNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH, bias=False), nn.Linear(2 * WIDTH, WIDTH, bias=False)
+        super().__init__(WIDTH, 2 * WIDTH)
 
     def forward(self, x: torch.Tensor, num_tokens: torch.Tensor) -> torch.Tensor:
         """Take and return ``(tokens, width)``."""
         x = x + self.out(attention_of_first(self.qkv(self.first(x)), num_tokens))
-        gate, value = self.up(self.second(x)).chunk(2, dim=-1)
-        return x + self.down(nn.functional.silu(gate) * value)
+        return self.fed_forward(x)
 
 
 class Model(nn.Module):

@@ -14,6 +14,8 @@ from torch import nn
 
 import fxbucket
 from fxbucket.passes.errors import OptionError, StaleResultError
+from tests.fxbucket.recorded_models import assert_calls_equal_eager, rows, states
+from tests.threads import in_threads
 
 pytestmark = pytest.mark.gpu
 NAMESPACE = "fxbucket_graph_modes"
@@ -61,15 +63,6 @@ def compiled_of(model: Any, mode: str, sizes: tuple[int, ...] = (4, 8), op: str 
     return fxbucket.compile(model, **{**given, "splitting_ops": [f"{NAMESPACE}::{op}"], **options})
 
 
-def states(compiled: Any) -> dict[str, str]:
-    (graph,) = compiled.explain().graphs
-    return {bucket.bucket: bucket.recording for bucket in graph.buckets if bucket.recording}
-
-
-def rows(number: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(number, 16, generator=torch.Generator().manual_seed(seed)).to("cuda")
-
-
 def pair(op: str = "mix") -> tuple[Layers, Layers]:
     model, plain = Layers(op).cuda(), Layers(op).cuda()
     plain.load_state_dict(model.state_dict())
@@ -81,20 +74,9 @@ def pair(op: str = "mix") -> tuple[Layers, Layers]:
 def test_every_mode_equals_eager_and_gives_results_of_its_own(mode: str, compiler: str):
     model, plain = pair()
     compiled = compiled_of(model, mode, compiler=compiler)
-    kept = []
-    with torch.no_grad():
-        for call in range(12):
-            x = rows((4, 8, 4)[call % 3], call)
-            got, expected = compiled(x), plain(x)
-            for one, other in zip(got, expected, strict=True):
-                torch.testing.assert_close(one, other)
-                assert one.stride() == other.stride()
-            kept.append((got[0], got[0].clone()))
-    assert all(torch.equal(one, other) for one, other in kept)
-    assert model.calls.item() == 12
+    assert_calls_equal_eager(compiled, model, plain)
     graphs = 4 if mode == "piecewise" else 1
     assert all(f"{graphs} graph" in state for state in states(compiled).values()), states(compiled)
-    assert compiled.explain().calls() == {"t=4": 8, "t=8": 4}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -332,8 +314,6 @@ def test_a_view_that_a_boundary_returns_is_the_caller_s_own(mode: str):
 
 
 def test_two_threads_record_beside_each_other():
-    import threading
-
     models = [pair() for _ in range(2)]
     compiled = [compiled_of(model, "piecewise") for model, _ in models]
     wrong: list[int] = []
@@ -349,11 +329,7 @@ def test_two_threads_record_beside_each_other():
     with torch.no_grad():
         for one in compiled:
             one(rows(4)), one(rows(8))
-    threads = [threading.Thread(target=call, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(call, range(2))
     assert wrong == []
 
 

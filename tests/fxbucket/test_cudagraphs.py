@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -11,6 +10,8 @@ from torch import nn
 
 import fxbucket
 from fxbucket.passes.errors import OptionError
+from tests.fxbucket.recorded_models import assert_calls_equal_eager, rows, states
+from tests.threads import in_threads
 
 gpu = pytest.mark.gpu
 
@@ -32,15 +33,6 @@ class Block(nn.Module):
 def recorded(model: Any, sizes: tuple[int, ...] = (4, 8), axis: str = "x.shape[0]", **options: Any) -> Any:
     given = {"sizes": {"t": list(sizes)}, "axes": {"t": axis}, "cudagraphs": "full", "compiler": "eager", **options}
     return fxbucket.compile(model, **given)
-
-
-def states(compiled: Any) -> dict[str, str]:
-    (graph,) = compiled.explain().graphs
-    return {bucket.bucket: bucket.recording for bucket in graph.buckets}
-
-
-def rows(number: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(number, 16, generator=torch.Generator().manual_seed(seed)).to("cuda")
 
 
 def test_on_a_cpu_nothing_is_recorded_and_explain_says_why():
@@ -81,19 +73,8 @@ def test_replays_equal_eager_at_every_size_and_give_results_of_their_own():
     model, plain = Block().cuda(), Block().cuda()
     plain.load_state_dict(model.state_dict())
     compiled = recorded(model)
-    kept = []
-    with torch.no_grad():
-        for call in range(12):
-            x = rows((4, 8, 4)[call % 3], call)
-            got, expected = compiled(x), plain(x)
-            for one, other in zip(got, expected, strict=True):
-                torch.testing.assert_close(one, other)
-                assert one.stride() == other.stride()
-            kept.append((got[0], got[0].clone()))
-    assert all(torch.equal(one, other) for one, other in kept)
-    assert model.calls.item() == 12
+    assert_calls_equal_eager(compiled, model, plain)
     assert all(state.startswith("recorded") for state in states(compiled).values())
-    assert compiled.explain().calls() == {"t=4": 8, "t=8": 4}
 
 
 @gpu
@@ -191,11 +172,7 @@ def test_streams_wait_for_each_other_and_threads_take_turns():
     with torch.no_grad():
         for seed in range(3):
             compiled(rows(64, seed))
-    threads = [threading.Thread(target=call, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(call, range(4))
     assert wrong == []
 
 

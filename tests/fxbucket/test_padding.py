@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +19,7 @@ from fxbucket.passes.errors import FxbucketWarning, OptionError
 from tests.equality import assert_equals_eager
 from tests.field.runner import LONG
 from tests.programs import RandomProgram, programs
+from tests.threads import in_threads
 
 
 def padded(model: Callable[..., Any], axis: Any = "x.shape[0]", **options: Any) -> Any:
@@ -347,11 +347,7 @@ def test_calls_in_threads_are_padded_right():
 
     with torch.no_grad():
         compiled(torch.randn(8, 4))
-    threads = [threading.Thread(target=call, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(call, range(4))
     assert failures == []
 
 
