@@ -33,8 +33,8 @@ _MOST_FILLINGS = 4096
 
 
 @dataclass(frozen=True, eq=False)
-class Bucket:
-    """What is to be recorded.
+class Recordable:
+    """A bucket that is to be recorded.
 
     Attributes:
         program: made concrete.
@@ -85,7 +85,7 @@ class RecordedBucket:
     """
 
     def __init__(
-        self, bucket: Bucket, mode: CudaGraphs, buffers: StaticBuffers, recordings: GraphPool, options: Options
+        self, bucket: Recordable, mode: CudaGraphs, buffers: StaticBuffers, recordings: GraphPool, options: Options
     ) -> None:
         self.note = ""
         self.num_recorded = 0

@@ -9,7 +9,7 @@ import sympy
 import torch
 
 from fxbucket.copies import narrowed
-from fxbucket.cudagraphs import Bucket, RecordedBucket
+from fxbucket.cudagraphs import Recordable, RecordedBucket
 from fxbucket.emit import accept_function
 from fxbucket.entry import Entry
 from fxbucket.fragments import hand_on
@@ -40,7 +40,6 @@ class GraphRecorder:
         self._recordings = recordings
         self._entries = entries
         self._buffers: StaticBuffers | None = None
-        self._recorded: dict[int, RecordedBucket] = {}
         self._example: tuple[Any, ...] | None = None
 
     @property
@@ -64,7 +63,7 @@ class GraphRecorder:
             bindings = [known.binding for known in self._entries if not known.bucket.ranges]
             self._buffers = StaticBuffers(self._program.capture, device, bindings)
         accepts = accept_function(program, entry.conditions)
-        bucket = Bucket(
+        bucket = Recordable(
             program,
             entry.artifacts,
             function,
@@ -74,7 +73,6 @@ class GraphRecorder:
             self.note,
         )
         made = RecordedBucket(bucket, mode, self._buffers, self._recordings, self._options)
-        self._recorded[id(entry)] = made
         entry.recording = lambda: made.state
         return made
 
@@ -102,7 +100,7 @@ class GraphRecorder:
         example, self._example = self._example, None
         if example is None:
             return
-        found = [(entry, self._recorded[id(entry)]) for entry in self._entries if id(entry) in self._recorded]
+        found = [(entry, entry.run) for entry in self._entries if isinstance(entry.run, RecordedBucket)]
         for entry, bucket in sorted(found, key=lambda pair: -_size(pair[0].binding)):
             made = None if bucket.is_recorded else self._arguments(entry.binding, example)
             if made is not None:
