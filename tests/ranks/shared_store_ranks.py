@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import datetime
 import errno
 import fcntl
 import json
@@ -19,11 +18,11 @@ from typing import Any
 
 import torch
 import torch._inductor.compile_fx  # noqa: TID251  # once, and not in each fork
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import fxbucket
 from fxbucket.store import Store
+from tests.ranks.spawned import on_each_rank
 from tests.training.twins import Stack, origins
 
 SECONDS = 120.0
@@ -117,11 +116,9 @@ def without_locks(root: Path, kind: str, flock: Any) -> dict[str, Any]:
     return {"beside one that hangs": beside, "after": Fork(compiled, root / kind, [4]).answer()}
 
 
-def rank_of_two(root: Path, rank: int) -> tuple[list[str], bool]:
+def rank_of_two(rank: int, root: Path) -> tuple[list[str], bool]:
     """Train for a step with DDP on one of two ranks, as torchrun starts them, each with lengths of its own."""
     os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"})
-    limit = datetime.timedelta(seconds=2 * SECONDS)
-    dist.init_process_group("gloo", init_method=f"file://{root}/meet", rank=rank, world_size=2, timeout=limit)
     torch.manual_seed(0)
     model, eager = (Stack(1, 8) for _ in range(2))
     eager.load_state_dict(copy.deepcopy(model.state_dict()))
@@ -135,7 +132,6 @@ def rank_of_two(root: Path, rank: int) -> tuple[list[str], bool]:
                 break
     pairs = zip(model.parameters(), eager.parameters(), strict=True)
     agrees = all(torch.allclose(one.grad, other.grad, rtol=1e-4, atol=1e-6) for one, other in pairs)  # type: ignore[arg-type]
-    dist.destroy_process_group()
     return origins(ours), agrees
 
 
@@ -144,8 +140,8 @@ def main(root: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     compiled(root / "warm", [4])  # what each process would ask the compiler once, such as its version
     torch.compiler.reset()
-    two = [Fork(rank_of_two, root, rank) for rank in range(2)]
-    answers = [rank.answer() for rank in two]
+    # Not forks: what trains has threads of its own, and so does gloo.
+    answers = on_each_rank(rank_of_two, root)
     return {
         "ranks": [found for found, _ in answers],
         "gradients agree": [agrees for _, agrees in answers],

@@ -22,7 +22,6 @@ from fxbucket.passes.form import form_of
 from fxbucket.passes.symbolic import fresh_environment
 from fxbucket.store import Store, Stored
 from fxbucket.workers import Workers
-from tests.field.runner import LONG
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -141,8 +140,6 @@ def test_a_rank_s_workers_are_its_share_of_the_cores(monkeypatch: pytest.MonkeyP
         assert (Workers(None).executor(1000) is None) == (cores < 2)
 
 
-# A fork of two that train together hangs now and then, most likely in what a fork leaves of its parent's threads.
-@LONG
 @pytest.mark.slow
 def test_ranks_that_share_a_store(tmp_path_factory: pytest.TempPathFactory):
     """One test, for several would start the ranks in each process of pytest."""
