@@ -200,9 +200,13 @@ class Backend:
             yield
         finally:
             recordings.is_warming = False
-        for dispatcher in self.dispatchers:
-            if dispatcher.graphs is not None:
-                dispatcher.graphs.record_all()
+        recordings.waits = True
+        try:
+            for dispatcher in self.dispatchers:
+                if dispatcher.graphs is not None:
+                    dispatcher.graphs.record_all()
+        finally:
+            recordings.waits = False
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until nothing is compiled in the background, at most ``timeout`` seconds; returns whether that is so."""

@@ -254,10 +254,9 @@ class RecordedBucket:
         filling(args)
         device = self._buffers.device
         done = record(self._program, self._bucket.artifacts, self._plan, given, self._recordings, device)
-        if done.replay is None:
-            assert done.failure is not None  # it is one or the other
+        if done.failure is not None:
             self._failed(done.failure)
-        else:
+        elif done.replay is not None:
             self.num_recorded += 1
             addresses: list[int | None] = [None] * len(args)
             for position in fixed:

@@ -13,9 +13,14 @@ from typing import Any, Protocol
 import torch
 
 from fxbucket.graph_compat import clear_cublas_workspaces, current_stream_handle, end_failed_capture
+from fxbucket.torch_compat import no_other_compilation
 
 Capture = Callable[[Callable[[], Any]], tuple[torch.cuda.CUDAGraph, Any]]
 """Takes a function, and returns the recorded graph of what it launched, and what it returned."""
+
+
+class BusyError(Exception):
+    """Another thread compiles or records, so nothing can be recorded now; raised before anything was done."""
 
 
 class Forgettable(Protocol):
@@ -34,12 +39,14 @@ class GraphPool:
         lock: held while a recording is made or replayed, for all of them share memory.
         generation: how many recordings were replayed; what one left in the pool is valid until the next.
         is_warming: whether arguments of calls are noted, to record all buckets after them.
+        waits: whether a recording waits for other threads that compile or record; calls do without it rather than wait.
     """
 
     most: int | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
     generation: int = 0
     is_warming: bool = False
+    waits: bool = False
     _used: OrderedDict[int, Forgettable] = field(default_factory=OrderedDict)
     _pools: dict[torch.device, tuple[Any, torch.cuda.CUDAGraph]] = field(default_factory=dict)
     _handles: list[tuple[int, ...]] = field(default_factory=list)
@@ -90,11 +97,48 @@ class GraphPool:
 
     @contextlib.contextmanager
     def capturing(self, device: torch.device) -> Iterator[Capture]:
-        """Prepare for the recordings of one bucket; gives what records the work of a function as a graph.
+        """Give what records the work of a function as a graph, for the recordings of one bucket.
 
         All of them are recorded on one stream of their own, so that each may use memory again that an earlier one left:
-        the allocator keeps memory apart by stream.
+        the allocator keeps memory apart by stream. What is given raises :class:`BusyError`, as :meth:`held` does.
         """
+        is_prepared = False
+
+        def record(work: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+            nonlocal is_prepared
+            with self._turn(self.waits):
+                if not is_prepared:
+                    self._prepare(device)
+                    is_prepared = True
+                graph = torch.cuda.CUDAGraph()
+                return graph, self._capture(device, self._pool(device), graph, work)
+
+        try:
+            yield record
+        finally:
+            if is_prepared:
+                # Their memory goes back to the pool: what is recorded later may use it again.
+                clear_cublas_workspaces()
+
+    @contextlib.contextmanager
+    def _turn(self, waits: bool) -> Iterator[None]:
+        """Keep every other thread of the process from compiling and recording while the context is open.
+
+        A recording ends where another thread waits for the whole device, and that wait is an error in turn. Recordings begin
+        with such a wait, and compilers measure kernels between two of them.
+
+        Raises:
+            BusyError: another thread does so now, and ``waits`` is false.
+        """
+        others = no_other_compilation()
+        if not others.acquire(blocking=waits):
+            raise BusyError
+        try:
+            yield
+        finally:
+            others.release()
+
+    def _prepare(self, device: torch.device) -> None:
         # What torch.cuda.graph does before each recording, done once for all of a bucket's: garbage that is collected in
         # the middle of one could free memory, which a recording must not.
         torch.cuda.synchronize(device)
@@ -103,17 +147,12 @@ class GraphPool:
         # A thread's first product makes a handle, which is not allowed while anything is recorded.
         with torch.cuda.stream(self._side_stream(device)):
             torch.cuda.current_blas_handle()
-
-        def record(work: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
-            graph = torch.cuda.CUDAGraph()
-            return graph, self._capture(device, self._pool(device), graph, work)
-
         clear_cublas_workspaces()
-        try:
-            yield record
-        finally:
-            # Their memory goes back to the pool: what is recorded later may use it again.
-            clear_cublas_workspaces()
+
+    def settle(self, device: torch.device) -> None:
+        """Wait until the device is done with what a failed recording left."""
+        with self._turn(waits=True):
+            torch.cuda.synchronize(device)
 
     def _side_stream(self, device: torch.device) -> torch.cuda.Stream:
         if device not in self._side:
@@ -144,6 +183,9 @@ class GraphPool:
         """Return memory of the pool, laid out like a tensor, that later recordings may use again once nothing refers to it.
 
         Memory of the pool comes from recordings alone, so it is one, never to be replayed; it has to be kept as the others.
+
+        Raises:
+            BusyError: another thread compiles or records.
         """
 
         def allocate() -> torch.Tensor:
@@ -152,5 +194,6 @@ class GraphPool:
             torch.zeros(1, device=like.device)
             return made
 
-        graph = torch.cuda.CUDAGraph()
-        return self._capture(like.device, self._pool(like.device), graph, allocate), graph
+        with self._turn(self.waits):
+            graph = torch.cuda.CUDAGraph()
+            return self._capture(like.device, self._pool(like.device), graph, allocate), graph

@@ -73,5 +73,6 @@ class Recorder:
 
 
 def _after_device() -> float:
-    torch.accelerator.synchronize()
+    # Pieces run on the current stream. A wait for the whole device would fail while another thread records a CUDA graph.
+    torch.accelerator.current_stream().synchronize()
     return time.perf_counter()

@@ -12,7 +12,7 @@ from fxbucket.artifact import Artifact
 from fxbucket.emit import structure_text
 from fxbucket.generated import free_prefix, function_from
 from fxbucket.graph_compat import launcher_of
-from fxbucket.graph_pool import Capture, GraphPool
+from fxbucket.graph_pool import BusyError, Capture, GraphPool
 from fxbucket.passes.errors import FxbucketError
 from fxbucket.passes.program import Program, Ref
 from fxbucket.passes.stretches import RecordingPlan, Stretch
@@ -59,8 +59,8 @@ class Recorded:
 
     Attributes:
         results: of the call itself, right whatever became of the recording; they may lie in memory of the recording.
-        replay: the recording; ``None`` where it failed.
-        failure: why it failed.
+        replay: the recording; ``None`` where there is none.
+        failure: why it failed; ``None`` too where it had to be put off, for another thread compiled or recorded.
     """
 
     results: Any
@@ -112,6 +112,7 @@ class _Recorder:
         self._lines: list[str] = []
         self._owners: list[Any] = []
         self._failure: RecordingError | None = None
+        self._goes_on = True
 
     def run(self, given: Sequence[Any]) -> Recorded:
         self._values = dict(zip(self._parameters, given, strict=True))
@@ -120,12 +121,12 @@ class _Recorder:
             for stretch in self._plan.stretches:
                 if not stretch.is_recorded:
                     self._run_between(stretch)
-                elif self._failure is not None or not self._record(stretch, capture):
+                elif not self._goes_on or not self._record(stretch, capture):
                     # The call has begun and may have written to its arguments, so it is brought to its end.
                     self._values = self._after(stretch)
         outputs = self._program.outputs
         results = self._structure(outputs, lambda name: self._values[name])
-        if self._failure is not None:
+        if not self._goes_on:
             return Recorded(results, None, self._failure)
         expression = structure_text(outputs, self._namespace, self._own, self._name)
         source = "\n".join([f"def replay({', '.join(self._parameters)}):", *self._lines, f"    return {expression}"]) + "\n"
@@ -150,9 +151,13 @@ class _Recorder:
         pieces = [self._program.pieces[place] for place in stretch.pieces]
         try:
             graph, values = capture(lambda: self._after(stretch))
+        except BusyError:
+            self._goes_on = False
+            return False
         except Exception as error:  # torch and drivers say in many ways that something cannot be recorded
-            torch.cuda.synchronize(self._device)
+            self._recordings.settle(self._device)
             self._failure = RecordingError([piece.name for piece in pieces], error)
+            self._goes_on = False
             return False
         graph.replay()
         self._values = values
@@ -171,10 +176,14 @@ class _Recorder:
         targets = f"({', '.join(piece.outputs)},) = " if piece.outputs else ""
         self._lines.append(f"    {targets}{runner}({', '.join(map(self._name, artifact.inputs))})")
         self._values = self._after(stretch)
-        for name in stretch.held if self._failure is None else ():
+        for name in stretch.held if self._goes_on else ():
             value = self._values[name]
             if name not in stretch.views:
-                value, graph = self._recordings.held(value)
+                try:
+                    value, graph = self._recordings.held(value)
+                except BusyError:
+                    self._goes_on = False
+                    return
                 self._owners.append(graph)
                 value.copy_(self._values[name])
                 self._values[name] = value

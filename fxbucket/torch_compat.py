@@ -91,7 +91,7 @@ def without_tracing() -> Iterator[None]:
         yield
 
 
-def no_other_compilation() -> AbstractContextManager[Any]:
+def no_other_compilation() -> threading.RLock:
     """Return a lock that every capture of this process holds; a thread that holds it may hold it again.
 
     Stands for ``torch._dynamo.convert_frame.compile_lock``: settings of torch's compilers belong to the process, so that
@@ -99,7 +99,7 @@ def no_other_compilation() -> AbstractContextManager[Any]:
     """
     from torch._dynamo.convert_frame import compile_lock
 
-    lock: AbstractContextManager[Any] = compile_lock
+    lock: threading.RLock = compile_lock
     return lock
 
 

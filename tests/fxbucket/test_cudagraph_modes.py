@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -285,22 +286,32 @@ def outside() -> None:
     """Break the graph."""
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_model_of_two_graphs_is_captured_once_each_and_recorded_twice(mode: str):
-    def model(x: torch.Tensor) -> torch.Tensor:
-        y = torch.cat([x.relu(), x])
-        outside()
-        return y.sum(1) * 2
+def in_two_parts(x: torch.Tensor) -> torch.Tensor:
+    y = x.relu() + x
+    outside()
+    return y.sum(1) * 2
 
+
+def in_two_parts_of_two_sizes(x: torch.Tensor) -> torch.Tensor:
+    y = torch.cat([x.relu(), x])
+    outside()
+    return y.sum(1) * 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("model", "counts"), [(in_two_parts, [2, 2]), (in_two_parts_of_two_sizes, [2, 0])])
+def test_each_graph_of_a_model_that_breaks_is_recorded_where_its_sizes_are_pinned(mode: str, model: Any, counts: list[int]):
     compiled = compiled_of(model, mode, splitting_ops=[])
     with torch.no_grad():
         for call in range(12):
             x = rows((4, 8, 4)[call % 3], call)
             torch.testing.assert_close(compiled(x), model(x))
     graphs = compiled.explain().graphs
-    assert len(graphs) == 2
-    for graph in graphs:
-        assert all(bucket.recording.startswith("recorded") for bucket in graph.buckets if bucket.calls)
+    found = [[bucket.recording.startswith("recorded: 1 graph") for bucket in graph.buckets] for graph in graphs]
+    assert list(map(sum, found)) == counts, [graph.buckets for graph in graphs]
+    if 0 in counts:
+        (bucket,) = graphs[1].buckets
+        assert (bucket.calls, bucket.recording) == (12, "not recorded: not every size is pinned")
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -314,23 +325,60 @@ def test_a_view_that_a_boundary_returns_is_the_caller_s_own(mode: str):
 
 
 def test_two_threads_record_beside_each_other():
+    sizes = tuple(range(4, 12))
     models = [pair() for _ in range(2)]
-    compiled = [compiled_of(model, "piecewise") for model, _ in models]
-    wrong: list[int] = []
+    compiled = [compiled_of(model, "piecewise", sizes) for model, _ in models]
 
     def call(number: int) -> None:
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream), torch.no_grad():
-            for seed in range(30):
-                x = rows((4, 8)[seed % 2], seed)
-                if not torch.allclose(compiled[number](x)[0], models[number][1](x)[0], atol=1e-5):
-                    wrong.append(seed)
+        with torch.cuda.stream(torch.cuda.Stream()), torch.no_grad():
+            for seed in range(10 * len(sizes)):
+                x = rows(sizes[seed % len(sizes)], seed)
+                torch.testing.assert_close(compiled[number](x)[0], models[number][1](x)[0], atol=1e-5, rtol=1e-5)
 
     with torch.no_grad():
         for one in compiled:
-            one(rows(4)), one(rows(8))
+            one(rows(4))
     in_threads(call, range(2))
-    assert wrong == []
+    for one in compiled:
+        assert all(state.startswith("recorded: 4 graphs") for state in states(one).values()), states(one)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_recordings_beside_a_thread_that_compiles_are_made_sooner_or_later(mode: str):
+    sizes = tuple(range(4, 12))
+    model, plain = pair()
+    compiled = compiled_of(model, mode, sizes)
+    has_ended = threading.Event()
+
+    def compile_meanwhile() -> None:
+        # What is tuned is measured between two waits for the device.
+        options = {"max_autotune": True, "triton.cudagraphs": False}
+        for factor in range(2, 5):
+            other = torch.compile(lambda x, factor=factor: (x @ x.t() * factor).softmax(-1).sum(0), options=options)
+            x = torch.randn(64, 64, device="cuda")
+            torch.testing.assert_close(other(x), (x @ x.t() * factor).softmax(-1).sum(0))
+
+    def call() -> None:
+        calls = 0
+        with torch.cuda.stream(torch.cuda.Stream()), torch.no_grad():
+            while not has_ended.is_set() or calls < 4 * len(sizes):
+                x = rows(sizes[calls % len(sizes)], calls)
+                torch.testing.assert_close(compiled(x)[0], plain(x)[0], atol=1e-5, rtol=1e-5)
+                calls += 1
+            # A call that met a compilation was not recorded; the next one of its size is.
+            for size in sizes * 2:
+                compiled(rows(size))
+
+    def run(part: Callable[[], None]) -> None:
+        try:
+            part()
+        finally:
+            has_ended.set()
+
+    with torch.no_grad():
+        compiled(rows(4))
+    in_threads(run, [compile_meanwhile, call])
+    assert all(state.startswith("recorded: ") for state in states(compiled).values()), states(compiled)
 
 
 def test_a_wrong_mode_is_an_error_at_once():

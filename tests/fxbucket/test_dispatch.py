@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import fxbucket
 from fxbucket.dispatch import MAX_DYNAMIC
 from fxbucket.passes.errors import MissError
 from tests.equality import assert_equals_eager
+from tests.threads import in_threads
 
 
 def double(x: torch.Tensor) -> torch.Tensor:
@@ -426,19 +426,12 @@ def test_the_look_up_happens_once_a_call_in_front_of_all_pieces(compiler: Any):
 def test_threads_that_meet_a_size_for_the_first_time_compile_it_once(compiler: Any):
     compiled = fxbucket.compile(double, sizes={"x.shape[0]": [4, 8]}, compiler=compiler, compile_when="lazily")
     compiled(torch.randn(4))
-    wrong: list[int] = []
 
-    def call() -> None:
+    def call(_: int) -> None:
         x = torch.randn(8)
-        if not torch.equal(compiled(x), double(x)):
-            wrong.append(1)
+        assert torch.equal(compiled(x), double(x))
 
-    threads = [threading.Thread(target=call) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    in_threads(call, range(4))
     assert compiler.count == 2
     assert compiled.explain().calls() == {"x.shape[0]=4": 1, "x.shape[0]=8": 4}
 
