@@ -153,7 +153,7 @@ class Dispatcher:
                 # A graph of a model that breaks need not hold all that an axis names; it depends on what it holds.
                 needed = held & binding.keys()
                 if self.lookup.uses.keys() >= {*needed, *bounds.ranges, *symbols_in(bounds.conditions)}:
-                    self._enter(Entry(decision.bucket, binding, bounds=bounds))
+                    self._enter(Entry(self.lookup.seen_of(decision.bucket), binding, bounds=bounds))
         if self._options.pins_seen:
             self.lookup.pin_any()
         return self.lookup.emitted(self._missed, self._run_overlapping)
@@ -164,17 +164,39 @@ class Dispatcher:
         def first_call(*args: Any) -> Any:
             if self._background is not None:
                 return self._run_dynamic(self.lookup.sizes(args), args)
-            with self._lock:
-                if entry.emitted is None:
-                    # What the entry leaves open is best tried at the sizes that do occur beside it.
-                    entry.hints = self.lookup.sizes(args)
-                    self._compiler.compile_now(entry)
-                assert entry.run is not None  # the compilation has put it there
-                return entry.run(*args)
+            self._compile_for_call(entry, self.lookup.sizes(args))
+            assert entry.run is not None  # the compilation has put it there
+            return entry.run(*args)
 
         enter = self.lookup.add_range if entry.bucket.ranges else self.lookup.pin
         if enter(entry, first_call):
             self.entries.append(entry)
+
+    def _compile_for_call(self, entry: Entry, sizes: Mapping[sympy.Symbol, Number]) -> None:
+        with self._lock:
+            if entry.emitted is None:
+                # What the entry leaves open is best tried at the sizes that do occur beside it.
+                entry.hints = sizes
+                self._compiler.compile_now(entry)
+
+    def unready(self, sizes: Mapping[sympy.Symbol, Number]) -> Callable[[], object] | None:
+        """Return what compiles all that a call of these sizes runs; ``None`` where all of it is compiled, or nothing is."""
+        if self.program.capture.refusal:
+            return None
+        sizes = self.target(sizes)
+        serving = self.lookup.find(sizes)
+        entry = next((known for known in self.entries if known.run is serving), None)
+        if entry is not None and entry.emitted is None:
+            return lambda: self._compile_for_call(entry, sizes)
+        if entry is None:
+            if self._pins(sizes):
+                return lambda: self._compile_for_call(self._pin(sizes), sizes)
+            if self._answer(self.lookup.all_by_name(sizes)) in ("eager", "error"):
+                return None
+        elif entry.accepts(sizes):
+            return None
+        is_served = any(known.emitted is not None and known.accepts(sizes) for known in self.dynamic)
+        return None if is_served or len(self.dynamic) >= MAX_DYNAMIC else lambda: self._new_dynamic(sizes)
 
     def profile(self, recorder: Recorder | None, number: int) -> None:
         """Have each call recorded from now on, under this number of the graph; with ``None`` no longer."""
@@ -186,14 +208,12 @@ class Dispatcher:
         sizes = self.lookup.sizes(args)
         if self.graphs is not None:
             self.graphs.note(args)
-        if self._options.pins_seen and self.lookup.uses and self._is_pinnable(sizes):
-            with self._lock:
-                if len(self.entries) < self._options.max_seen:
-                    entry = Entry(Bucket.of(self.lookup.by_name(sizes)), sizes)
-                    self._enter(entry)
-                    if self._background is not None:
-                        self._compile_behind(entry)
-                    return self.emitted.function(*args)
+        with self._lock:
+            if self._pins(sizes):
+                entry = self._pin(sizes)
+                if self._background is not None:
+                    self._compile_behind(entry)
+                return self.emitted.function(*args)
         named = self.lookup.all_by_name(sizes)
         text = sizes_text(named)
         on_miss = self._answer(named)
@@ -225,7 +245,7 @@ class Dispatcher:
 
     def target(self, sizes: Mapping[sympy.Symbol, Number]) -> Mapping[sympy.Symbol, Number]:
         """Return the sizes at which calls of these sizes run: those of the bucket that they are padded to, or their own."""
-        if self.padding is None or self.lookup.serves(sizes) or self._options.pins_seen:
+        if self.padding is None or self.lookup.find(sizes) is not None or self._options.pins_seen:
             return sizes
         entry = self.padding.next_larger(sizes) if self._answer(self.lookup.all_by_name(sizes)) == "pad" else None
         return sizes if entry is None else {**sizes, **entry.binding}
@@ -238,6 +258,16 @@ class Dispatcher:
         answer = on_miss(named)  # type: ignore[arg-type]
         check_choice(f"the answer of on_miss({dict(named)})", answer, ON_MISS)
         return answer
+
+    def _pins(self, sizes: Mapping[sympy.Symbol, Number]) -> bool:
+        """Whether sizes that missed are pinned from now on."""
+        has_room = self._options.pins_seen and len(self.entries) < self._options.max_seen
+        return has_room and bool(self.lookup.uses) and self._is_pinnable(sizes)
+
+    def _pin(self, sizes: Mapping[sympy.Symbol, Number]) -> Entry:
+        entry = Entry(Bucket.of(self.lookup.by_name(sizes)), sizes)
+        self._enter(entry)
+        return entry
 
     def _is_pinnable(self, sizes: Mapping[sympy.Symbol, Number]) -> bool:
         """Whether the sizes by the axes' names say all: not where two expressions of one axis differ in this call."""

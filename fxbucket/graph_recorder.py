@@ -51,7 +51,7 @@ class GraphRecorder:
         """Return what records and replays an entry; the function itself where it is not pinned or cannot be recorded."""
         program = entry.program
         assert program is not None  # it was just compiled
-        if entry.bucket.is_dynamic or entry.bucket.ranges:
+        if entry.bucket.ranges or entry not in self._entries:
             return function
         mode, reasons = self._mode(program)
         device = recording_device(program)

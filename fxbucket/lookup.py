@@ -10,9 +10,10 @@ import sympy
 from fxbucket.emit import Emitted, RangeTest, dispatch_function, key_function
 from fxbucket.entry import Entry
 from fxbucket.passes.aliasing import exposed_placeholders
+from fxbucket.passes.buckets import Bucket
 from fxbucket.passes.discover import cheapest_use
 from fxbucket.passes.program import Program, SymbolUse
-from fxbucket.passes.symbolic import Number
+from fxbucket.passes.symbolic import Number, symbols_in
 
 Function = Callable[..., Any]
 Table = tuple[list[SymbolUse], Mapping[Any, Function]]
@@ -56,13 +57,27 @@ class Lookup:
         fixed = {axis.name: axis.hint for axis in self._program.axes if axis.is_fixed and axis.named}
         return self.by_name(sizes) | fixed
 
-    def serves(self, sizes: Mapping[sympy.Symbol, Number]) -> bool:
-        """Whether a pinned bucket or a range serves these sizes."""
+    def seen_of(self, bucket: Bucket) -> Bucket:
+        """Return what a bucket says of axes that this graph depends on, or that its capture fixed."""
+        capture = self._program.capture
+
+        def is_seen(name: str) -> bool:
+            if name in capture.unseen:
+                return False
+            axis = capture.axis(name)
+            symbols = symbols_in([axis.expression, *axis.equal])
+            return not symbols or not symbols.isdisjoint(self.uses)
+
+        return Bucket(tuple((name, extent) for name, extent in bucket if is_seen(name)))
+
+    def find(self, sizes: Mapping[sympy.Symbol, Number]) -> Function | None:
+        """Return what serves these sizes, a pinned bucket's or a range's; ``None`` where they are a miss."""
         for symbols, table in self._tables.items():
             values = tuple(sizes[symbol] for symbol in symbols)
-            if (values[0] if len(values) == 1 else values) in table:
-                return True
-        return any(test.holds(sizes) for test in self._tests)
+            found = table.get(values[0] if len(values) == 1 else values)
+            if found is not None:
+                return found
+        return next((found for test, found in zip(self._tests, self._ranged, strict=True) if test.holds(sizes)), None)
 
     def pin_any(self) -> None:
         """Make room for entries that pin every symbol and come later."""

@@ -24,8 +24,8 @@ from fxbucket.rank_facts import differences, facts_of, moved, number_of
 from fxbucket.torch_compat import without_tracing
 
 _CAPTURE, _COMPILED, _CALL, _PADDED = 1, 2, 3, 4
-_HEAD = 3
-"""What kind of thing is told, of which graph, and one number that must be the same; then come sizes."""
+_HEAD = 4
+"""What kind of thing is told, of which graph, one number that must be the same, and whether to compile; then come sizes."""
 
 _MOST_SIZES = 4096
 """How many combinations of sizes are remembered at once."""
@@ -86,14 +86,15 @@ class Ranks:
             self._equal((_COMPILED, number, 0), f"it compiled graph {number}")
 
     def largest(
-        self, number: int, sizes: Sequence[Number], mark: int, text: Callable[[], str]
-    ) -> tuple[list[int], list[bool]]:
-        """Return the largest of all ranks' sizes, and which of them are not the same on all ranks.
+        self, number: int, sizes: Sequence[Number], mark: int, waits: bool, text: Callable[[], str]
+    ) -> tuple[list[int], list[bool], bool]:
+        """Return the largest of all ranks' sizes, which of them are not the same on all, and whether any rank must compile.
 
         Args:
             number: the graph's number.
             sizes: those of the call.
             mark: what the collectives move, as a number that must be the same on ranks with the same sizes.
+            waits: whether this rank has to compile something for these sizes.
             text: what this rank is at, for errors.
 
         Raises:
@@ -101,7 +102,7 @@ class Ranks:
                 something else.
         """
         own = [_as_int(size) for size in sizes]
-        most, least = self._told((_CALL, number, mark, *own), text)
+        most, least = self._told((_CALL, number, mark, int(waits), *own), text)
         end = _HEAD + len(own)
         differ = [one != other for one, other in zip(most[_HEAD:end], least[_HEAD:end], strict=True)]
         if not any(differ) and most[2] != least[2]:
@@ -111,22 +112,31 @@ class Ranks:
         for size, differs in zip(sizes, differ, strict=True):
             if differs and not isinstance(size, int):
                 self._disagree(text())
-        return most[_HEAD:end], differ
+        return most[_HEAD:end], differ, bool(most[3])
 
-    def padded(self, number: int, refusal: str, text: Callable[[], str]) -> None:
+    def padded(self, number: int, refusal: str, waits: bool, text: Callable[[], str]) -> bool:
         """Hear from every rank whether its call can be padded; ``refusal`` says why that of this one cannot.
+
+        Returns:
+            Whether any rank has to compile something for the larger sizes, as ``waits`` says of this one.
 
         Raises:
             RankMismatchError: some cannot; says which and why.
         """
-        self._equal((_PADDED, number, int(bool(refusal))), f"{text()}{': ' if refusal else ''}{refusal}")
+        head = (_PADDED, number, int(bool(refusal)), int(waits))
+        return bool(self._equal(head, f"{text()}{': ' if refusal else ''}{refusal}")[3])
 
-    def _equal(self, head: tuple[int, int, int], text: str, facts: Mapping[str, str] | None = None) -> None:
-        """Tell three numbers that must be those of every rank; the last is also 0 where it says that something failed."""
+    def _equal(self, head: tuple[int, ...], text: str, facts: Mapping[str, str] | None = None) -> list[int]:
+        """Tell numbers of which three must be those of every rank; the third is also 0 where it says that something failed.
+
+        Returns:
+            The largest of each number.
+        """
         most, least = self._told(head, lambda: text, facts)
         failed = head[0] in (_COMPILED, _PADDED) and most[2] != 0
         if failed or most[2] != least[2]:
             self._disagree(text, facts)
+        return most
 
     def _told(
         self, numbers: Sequence[int], text: Callable[[], str], facts: Mapping[str, str] | None = None
@@ -177,7 +187,8 @@ class AgreedCalls:
         self._options = options
         self._program = dispatcher.program
         self._lookup = dispatcher.lookup
-        self._marks: dict[tuple[Number, ...], int] = {}
+        # By sizes: what collectives move, as a number, and whether something is to be compiled.
+        self._known: dict[tuple[Number, ...], tuple[int, bool]] = {}
         most = NUM_INTS - _HEAD
         if len(self._lookup.uses) > most:
             raise OptionError(f"agree={options.agree!r}: the graph has {len(self._lookup.uses)} sizes; {most} is the most.")
@@ -186,13 +197,18 @@ class AgreedCalls:
         """Agree, then serve the call."""
         sizes = self._lookup.sizes(args)
         values = tuple(sizes.values())
-        mark = self._marks.get(values)
-        if mark is None:
-            if len(self._marks) >= _MOST_SIZES:
-                self._marks.clear()
-            mark = self._marks[values] = number_of({"moved": str(moved(self._program, sizes))})
-        most, differ = self._ranks.largest(self._number, values, mark, lambda: self._text(sizes))
+        known = self._known.get(values)
+        if known is None:
+            if len(self._known) >= _MOST_SIZES:
+                self._known.clear()
+            mark = number_of({"moved": str(moved(self._program, sizes))})
+            known = self._known[values] = mark, self._dispatcher.unready(sizes) is not None
+        mark, waits = known
+        most, differ, any_waits = self._ranks.largest(self._number, values, mark, waits, lambda: self._text(sizes))
         if not any(differ):
+            if any_waits:
+                self._compile(sizes)
+                self._known[values] = mark, False
             return self._run(*args)
         # The largest sizes say what every rank runs; each looks whether its own call can be padded to that, and all hear it.
         symbols = list(sizes)
@@ -202,12 +218,21 @@ class AgreedCalls:
         unequal = frozenset(symbol for symbol, differs in zip(symbols, differ, strict=True) if differs)
         unequal |= frozenset(symbol for symbol in symbols if target[symbol] != agreed[symbol])
         plan = self._plan(sizes, target, unequal, args)
-        self._ranks.padded(self._number, plan if isinstance(plan, str) else "", lambda: self._text(sizes))
+        refusal, waits = plan if isinstance(plan, str) else "", self._dispatcher.unready(target) is not None
+        if self._ranks.padded(self._number, refusal, waits, lambda: self._text(sizes)):
+            self._compile(target)
         if plan is None:
             return self._run(*args)
         assert isinstance(plan, Plan)  # a refusal is an error on every rank
         padded = plan.arguments(args)
         return plan.finish(args, padded, self._run(*padded))
+
+    def _compile(self, sizes: Sizes) -> None:
+        """Compile what calls of these sizes run, and hear from all ranks whether they could, before a collective waits."""
+        with self._ranks.compiling(self._number):
+            compile_all = self._dispatcher.unready(sizes)
+            if compile_all is not None:
+                compile_all()
 
     def _text(self, sizes: Sizes) -> str:
         named = sizes_text(self._lookup.all_by_name(sizes)) + (f" (graph {self._number})" if self._number else "")

@@ -59,6 +59,31 @@ def test_a_value_of_other_size_arithmetic_varies_without_a_new_capture():
         x = torch.randn(rows)
         assert torch.equal(compiled(x), model(x))
     assert len(compiled.programs) == 2
+    # The second graph knows no axis of the user's: what serves it is called by no size, and no size of one is counted.
+    (bucket,) = compiled.explain().graphs[1].buckets
+    assert (bucket.bucket, bucket.calls) == ("dynamic", 4)
+    assert compiled.explain().graphs[1].sizes_seen == {}
+
+
+def test_a_graph_of_one_axis_of_two_is_compiled_once_for_each_of_its_own_sizes():
+    def model(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        h = x.sin()
+        outside()
+        return h.sum() + y.cos()
+
+    sizes = {"a": [4, 6], "b": [2, 3, 5]}
+    compiled = fxbucket.compile(model, axes={"a": "x.shape[0]", "b": "y.shape[0]"}, sizes=sizes, compiler="eager")
+    for a, b in ((4, 2), (6, 3), (6, 5), (4, 5)):
+        x, y = torch.randn(a), torch.randn(b)
+        assert torch.equal(compiled(x, y), model(x, y))
+    first, second = compiled.explain().graphs
+    assert {bucket.bucket: bucket.calls for bucket in first.buckets} == {"a=4": 2, "a=6": 2}
+    assert {bucket.bucket: bucket.calls for bucket in second.buckets if bucket.calls} == {
+        "a=4, b=2": 1,
+        "a=6, b=3": 1,
+        "a=6, b=5": 1,
+        "a=4, b=5": 1,
+    }
 
 
 def test_a_graph_that_ends_the_call_hands_nothing_on():

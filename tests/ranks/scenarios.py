@@ -269,6 +269,40 @@ def a_rank_that_cannot_compile_is_told_to_the_others() -> None:
 
 
 @scenario
+def a_rank_that_cannot_compile_at_a_later_call_is_told_before_the_others_wait_in_a_collective() -> None:
+    broken = False
+
+    def compiler(module: Any, inputs: Any) -> Any:
+        if broken and rank() == 1:
+            raise ValueError("no such kernel")
+        return module.forward
+
+    options = {**SIZES, "compiler": compiler, "compile_when": "lazily"}
+    kind = CompileError if rank() else RankMismatchError
+    # By options: sizes on the two ranks of calls that compile something, each a pinned bucket, a padded one, or a miss.
+    cases: list[tuple[dict[str, Any], list[tuple[int, int]]]] = [
+        ({"agree": "check"}, [(16, 16), (5, 5)]),
+        ({"agree": "max", "on_miss": "pad"}, [(16, 16), (12, 5), (5, 12), (12, 12), (30, 30), (30, 20)]),
+        ({"agree": "check", "sizes": "seen"}, [(16, 16)]),
+        ({"agree": "check", "ranges": {"x.shape[0]": [(20, 40)]}}, [(30, 30)]),
+    ]
+    for given, sizes in cases:
+        for pair in sizes:
+            compiled = fxbucket.compile(counted, **{**options, **given})
+            broken = False
+            compiled(rows(8, width=4))
+            x, broken = rows(pair[rank()], width=4), True
+            raised(kind, lambda compiled=compiled, x=x: compiled(x), "no such kernel")
+            compiled(rows(8, width=4))
+            broken = False
+            for _ in range(2):
+                assert torch.equal(compiled(x), torch.relu(x) * 16), (given, pair)
+            found: list[Any] = [None, None]
+            dist.all_gather_object(found, compiled.explain().calls())
+            assert found[0] == found[1], (given, pair, found)
+
+
+@scenario
 def ranks_outside_of_the_group_are_not_asked() -> None:
     groups = [dist.new_group([number]) for number in range(2)]
     compiled = fxbucket.compile(doubled, **SIZES, agree="check", agree_group=groups[rank()])
