@@ -42,7 +42,12 @@ from fxbucket.ranks import AgreedCalls, Ranks
 from fxbucket.recording import Record, record_capture
 from fxbucket.serialization_compat import capture_in_progress
 from fxbucket.store import Stored
-from fxbucket.torch_compat import current_frame, tracing_shape_env, without_saved_tensor_hooks
+from fxbucket.torch_compat import (
+    current_frame,
+    tell_tracing_threads_apart,
+    tracing_shape_env,
+    without_saved_tensor_hooks,
+)
 
 
 def default_pipeline(options: Options, missing: Any = "error") -> Pipeline:
@@ -71,6 +76,7 @@ class Backend:
 
     def __init__(self, options: Options) -> None:
         check_torch_version()
+        tell_tracing_threads_apart()
         self.options = options
         self.dispatchers: list[Dispatcher] = []
         self.records: list[Record] = []
@@ -78,7 +84,6 @@ class Backend:
         self._background = Background() if options.compile_when == "background" else None
         background = self._background
         self.builder = Builder(options, (lambda: background.stopped) if background is not None else lambda: False)
-        # GraphPool of all graphs share one pool of memory.
         self._recordings = GraphPool(options.cudagraph_max_buckets) if options.cudagraphs != "off" else None
         self._ranks = Ranks(options) if options.agree != "off" else None
         self._warned: set[str] = set()

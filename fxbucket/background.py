@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from fxbucket.torch_compat import compiling_behind, prepare_compiling_behind
+from fxbucket.torch_compat import compiling_behind
 
 _open: weakref.WeakSet[Background] = weakref.WeakSet()
 
@@ -17,7 +17,6 @@ class Background:
     """Runs tasks one after the other in a thread of its own, which starts with the first task."""
 
     def __init__(self) -> None:
-        prepare_compiling_behind()
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._unfinished = 0
         self._changed = threading.Condition()

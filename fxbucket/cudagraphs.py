@@ -115,13 +115,16 @@ class RecordedBucket:
         """Whether the bucket is recorded, as how many graphs, and why it is not."""
         if self.note:
             return f"not recorded: {self.note}"
+        left_out = self._plan.left_out
+        if not self._plan.num_recorded:
+            return f"not recorded: {'; '.join(left_out) or 'nothing lies between its boundaries'}"
         if self._recording is None:
-            return "to be recorded" if self._plan.num_recorded else "not recorded: nothing lies between its boundaries"
+            return "to be recorded"
         graphs, megabytes = self._recording.replay.num_graphs, self._recording.num_bytes / 2**20
         text = "recorded" if self.num_recorded == 1 else f"recorded {self.num_recorded} times"
         text += f": {graphs} graph{'' if graphs == 1 else 's'}, {megabytes:.1f} MB more"
-        left_out = "; ".join(f"{count} pieces run: {reason}" for reason, count in self._plan.left_out.items())
-        return f"{text} ({left_out})" if left_out else text
+        runs = "; ".join(f"{count} pieces run: {reason}" for reason, count in left_out.items())
+        return f"{text} ({runs})" if runs else text
 
     @property
     def is_recorded(self) -> bool:

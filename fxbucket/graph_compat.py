@@ -7,11 +7,19 @@ no public one would do, and does without where a build of torch has none.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+
+device_turn = threading.RLock()
+"""Held by who records or waits for a whole device: CUDA makes the second an error while another thread does the first."""
+
+_PATIENCE = 60.0
+"""Seconds for which a measurement waits for a recording; after that an error is better than waiting on."""
 
 
 def same_addresses(args: Sequence[Any], addresses: list[int | None], positions: list[int]) -> bool:
@@ -66,6 +74,47 @@ def end_failed_capture(device: torch.device, pool: Any) -> None:
     if end is not None:
         with contextlib.suppress(RuntimeError):
             end(device.index, pool)
+
+
+def measure_in_turn() -> None:
+    """Have Inductor measure kernels only while no thread records; it does so where they first run, too, and waits there.
+
+    Stands for ``torch._inductor.runtime.benchmarking``: for its ``set_gpu_benchmark_lock_context`` in torch 2.13 and later,
+    for ``benchmark_gpu`` of its classes before.
+    """
+    from torch._inductor.runtime import benchmarking
+
+    if getattr(benchmarking, "fxbucket_measures_in_turn", False):
+        return
+    benchmarking.fxbucket_measures_in_turn = True  # type: ignore[attr-defined]
+    if hasattr(benchmarking, "set_gpu_benchmark_lock_context"):
+        other = benchmarking.set_gpu_benchmark_lock_context(None)
+        benchmarking.set_gpu_benchmark_lock_context(functools.partial(_measuring, other))
+        return
+    for known in vars(benchmarking).values():
+        if isinstance(known, type) and "benchmark_gpu" in vars(known):
+            known.benchmark_gpu = _in_turn(known.benchmark_gpu)  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def _measuring(other: Callable[[], AbstractContextManager[None]] | None = None) -> Iterator[None]:
+    """Hold the turn; ``other`` gives the context that was entered before anyone asked for turns."""
+    is_held = device_turn.acquire(timeout=_PATIENCE)
+    try:
+        with contextlib.nullcontext() if other is None else other():
+            yield
+    finally:
+        if is_held:
+            device_turn.release()
+
+
+def _in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def measured(*args: Any, **kwargs: Any) -> Any:
+        with _measuring():
+            return function(*args, **kwargs)
+
+    return measured
 
 
 def nested_map(function: Callable[[Any], Any], value: Any) -> Any:

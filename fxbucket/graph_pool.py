@@ -12,7 +12,13 @@ from typing import Any, Protocol
 
 import torch
 
-from fxbucket.graph_compat import clear_cublas_workspaces, current_stream_handle, end_failed_capture
+from fxbucket.graph_compat import (
+    clear_cublas_workspaces,
+    current_stream_handle,
+    device_turn,
+    end_failed_capture,
+    measure_in_turn,
+)
 from fxbucket.torch_compat import no_other_compilation
 
 Capture = Callable[[Callable[[], Any]], tuple[torch.cuda.CUDAGraph, Any]]
@@ -53,6 +59,9 @@ class GraphPool:
     _side: dict[torch.device, torch.cuda.Stream] = field(default_factory=dict)
     _stream: torch.cuda.Stream | None = None
     _handle: int = -1
+
+    def __post_init__(self) -> None:
+        measure_in_turn()
 
     def _pool(self, device: torch.device) -> Any:
         """Return the pool of a device that all recordings share; it stays when the last of them goes."""
@@ -122,21 +131,20 @@ class GraphPool:
 
     @contextlib.contextmanager
     def _turn(self, waits: bool) -> Iterator[None]:
-        """Keep every other thread of the process from compiling and recording while the context is open.
+        """Keep every other thread of the process from compiling, measuring and recording while the context is open.
 
-        A recording ends where another thread waits for the whole device, and that wait is an error in turn. Recordings begin
-        with such a wait, and compilers measure kernels between two of them.
+        A recording fails where another thread waits for the whole device, and so does that wait. Recordings begin with such
+        a wait, and compilers measure kernels between two of them.
 
         Raises:
             BusyError: another thread does so now, and ``waits`` is false.
         """
-        others = no_other_compilation()
-        if not others.acquire(blocking=waits):
-            raise BusyError
-        try:
+        with contextlib.ExitStack() as held:
+            for lock in (no_other_compilation(), device_turn):
+                if not lock.acquire(blocking=waits):
+                    raise BusyError
+                held.callback(lock.release)
             yield
-        finally:
-            others.release()
 
     def _prepare(self, device: torch.device) -> None:
         # What torch.cuda.graph does before each recording, done once for all of a bucket's: garbage that is collected in

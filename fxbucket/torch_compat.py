@@ -107,12 +107,12 @@ _behind: set[int] = set()
 """Threads of fxbucket's own that compile while other threads call models."""
 
 
-def prepare_compiling_behind() -> None:
-    """Make ready for :func:`compiling_behind`; to be called before the model is given to ``torch.compile``.
+def tell_tracing_threads_apart() -> None:
+    """Keep a trace in one thread from being taken for one in another; to be called before ``torch.compile`` gets the model.
 
-    Before torch 2.14 a trace by FX is a fact of the process, not of its thread, and Dynamo refuses every call that any
-    thread makes meanwhile. Stands for ``torch.fx._symbolic_trace.is_fx_symbolic_tracing``, which each compiled function
-    looks up when it is made.
+    Before torch 2.14 a trace by FX is a fact of the process, not of its thread, and Dynamo refuses every call of a compiled
+    model that any thread makes meanwhile. Stands for ``torch.fx._symbolic_trace.is_fx_symbolic_tracing``, which each
+    compiled function looks up when it is made.
     """
     from torch.fx import _symbolic_trace
 
@@ -121,7 +121,14 @@ def prepare_compiling_behind() -> None:
         return
 
     def tracing_here() -> bool:
-        return bool(tracing()) and (not _behind or threading.get_ident() in _behind)
+        if not tracing() or (_behind and threading.get_ident() not in _behind):
+            return False
+        # Compilers trace while their thread holds the lock; where another one does, the trace is that one's.
+        compilation = no_other_compilation()
+        is_own = compilation.acquire(blocking=False)
+        if is_own:
+            compilation.release()
+        return is_own
 
     tracing_here.knows_threads = True  # type: ignore[attr-defined]
     _symbolic_trace.is_fx_symbolic_tracing = tracing_here

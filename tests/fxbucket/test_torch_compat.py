@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import threading
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from fxbucket import torch_compat
 from fxbucket.passes.errors import UnsupportedTorchError
 from fxbucket.passes.symbolic import fresh_environment
 from fxbucket.passes.torch_version import check_torch_version
+from tests.threads import in_threads
 
 
 @pytest.mark.parametrize(
@@ -149,3 +152,36 @@ def test_a_watch_sees_each_capture_begin_and_end_even_after_a_reset():
         compiled(torch.ones(3))
         compiled(torch.ones(3))
     assert events == ["start", "end"] * 2
+
+
+def test_a_trace_in_a_thread_that_compiles_is_none_of_another_thread_s_calls():
+    compiled = fxbucket.compile(lambda x: x * 2, sizes={"x.shape[0]": [4]}, compiler="eager")
+    x = torch.randn(4)
+    compiled(x)
+    is_traced, may_end = threading.Event(), threading.Event()
+
+    def traced(x: torch.Tensor) -> torch.Tensor:
+        is_traced.set()
+        may_end.wait(60)
+        return x + 1
+
+    def trace() -> None:
+        with torch_compat.no_other_compilation():
+            fx.symbolic_trace(traced)
+
+    def call() -> None:
+        try:
+            assert is_traced.wait(60)
+            assert torch.equal(compiled(x), x * 2)
+        finally:
+            may_end.set()
+
+    in_threads(lambda part: part(), [trace, call])
+
+
+def test_a_trace_of_a_compiled_model_itself_is_the_error_that_it_is_in_torch():
+    compiled = fxbucket.compile(lambda x: x * 2, sizes={"x.shape[0]": [4]}, compiler="eager")
+    compiled(torch.randn(4))
+    for lock in (contextlib.nullcontext(), torch_compat.no_other_compilation()):
+        with lock, pytest.raises(RuntimeError, match="symbolically trace a dynamo-optimized function"):
+            fx.symbolic_trace(lambda x: compiled(x))
