@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -32,9 +33,19 @@ WIDE = 320
 Sync = Callable[[bool], contextlib.AbstractContextManager[Any]]
 
 
+def here() -> torch.device:
+    """Return the device of this rank."""
+    return torch.device("cuda", dist.get_rank()) if dist.get_backend() == "nccl" else torch.device("cpu")
+
+
 def model(width: int = 8) -> nn.Module:
     torch.manual_seed(0)
-    return Stack(2, width).double()
+    return Stack(2, width).double().to(here())
+
+
+def rows_of(number: int, width: int = 8, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(number, width, generator=generator, dtype=torch.float64).to(here())
 
 
 def lengths(rank: int, steps: int) -> list[int]:
@@ -70,8 +81,7 @@ def trained(
     optimizer = torch.optim.AdamW(root.parameters(), lr=1e-2)
     found: list[Any] = []
     for step, rows in enumerate(lengths(rank, steps)):
-        generator = torch.Generator().manual_seed(100 * rank + step)
-        x = torch.randn(rows, width, generator=generator, dtype=torch.float64, requires_grad=True)
+        x = rows_of(rows, width, 100 * rank + step).requires_grad_()
         is_last = (step + 1) % every == 0
         with sync(is_last) if sync is not None else contextlib.nullcontext():
             result = call(x)
@@ -162,7 +172,7 @@ def ddp_settings(rank: int) -> None:
 def ddp_hears_of_gradients_piece_by_piece(rank: int) -> None:
     compiled = fxbucket.compile(model(), **WITH_AUTOGRAD | {"sizes": {"x.shape[0]": [4]}})
     ours = ddp(compiled)
-    result = ours(torch.randn(4, 8, dtype=torch.float64))
+    result = ours(rows_of(4))
     nodes, waiting = set(), [result.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -177,7 +187,7 @@ def ddp_hears_of_gradients_piece_by_piece(rank: int) -> None:
 
 def warmed_before_ddp(rank: int) -> None:
     compiled = fxbucket.compile(model(), **OPTIONS)
-    compiled.warmup(torch.randn(4, 8, dtype=torch.float64, requires_grad=True))
+    compiled.warmup(rows_of(4).requires_grad_())
     made = len(compiled.explain().graphs[0].buckets)
     ours, theirs = ddp(compiled), ddp(model())
     agree(trained(ours, ours, rank), trained(theirs, theirs, rank))
@@ -209,7 +219,7 @@ def call_as_backend(root: nn.Module, backend: Any, rank: int) -> list[Any]:
 
 
 def sharded(root: Any, **settings: Any) -> Any:
-    mesh = init_device_mesh("cpu", (WORLD,))
+    mesh = init_device_mesh(here().type, (WORLD,))
     for layer in root.layers:
         fully_shard(layer, mesh=mesh, **settings)
     return fully_shard(root, mesh=mesh, **settings)
@@ -238,21 +248,21 @@ def sharded_layers_compiled(rank: int) -> None:
 
 
 def layers_sharded_compiled_and_their_parent_sharded(rank: int) -> None:
-    mesh = init_device_mesh("cpu", (WORLD,))
+    mesh = init_device_mesh(here().type, (WORLD,))
     ours, theirs = model(), sharded(model())
     for layer in ours.layers:
         fully_shard(layer, mesh=mesh)
     with_compiled_layers(ours)
     fully_shard(ours, mesh=mesh)
     agree(trained(ours, ours, rank), trained(theirs, theirs, rank))
-    ours(torch.randn(4, 8, dtype=torch.float64))
+    ours(rows_of(4))
     # The root's parameters stay gathered after forward, a layer's do not: the layers are no roots.
     assert all(isinstance(parameter, DTensor) for parameter in ours.layers.parameters())
     assert not any(isinstance(parameter, DTensor) for parameter in ours.head.parameters())
 
 
 def one_group_compiled(rank: int) -> None:
-    mesh = init_device_mesh("cpu", (WORLD,))
+    mesh = init_device_mesh(here().type, (WORLD,))
     for order in ("sharded, compiled", "compiled, sharded"):
         torch.compiler.reset()
         theirs = fully_shard(model(), mesh=mesh)
@@ -295,7 +305,7 @@ def sharded_settings(rank: int) -> None:
 def a_model_of_sharded_layers_is_refused(rank: int) -> None:
     compiled = fxbucket.compile(sharded(model()), **OPTIONS)
     with pytest.raises(CaptureError, match=r"layers.0, layers.1 of the model are sharded .* compile each of these"):
-        compiled(torch.randn(4, 8, dtype=torch.float64))
+        compiled(rows_of(4))
 
 
 DDP_CHECKS = (

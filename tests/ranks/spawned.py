@@ -23,8 +23,8 @@ COLLECTIVE_SECONDS = 60
 """How long a rank waits for another in a collective before it is an error."""
 
 
-def on_each_rank(function: Callable[..., Any], *args: Any, seconds: float = 300.0) -> list[Any]:
-    """Return what ``function(rank, *args)`` gave on each rank of a gloo process group on loopback.
+def on_each_rank(function: Callable[..., Any], *args: Any, seconds: float = 300.0, backend: str = "gloo") -> list[Any]:
+    """Return what ``function(rank, *args)`` gave on each rank of a process group on loopback; with NCCL each has a GPU.
 
     Raises:
         RuntimeError: a rank raised an error (its traceback is the text), died, or took too long; none is left running.
@@ -35,7 +35,7 @@ def on_each_rank(function: Callable[..., Any], *args: Any, seconds: float = 300.
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe(duplex=False) for _ in range(WORLD)]
     ranks = [
-        context.Process(target=_rank, args=(rank, port, pipes[rank][1], function, args), daemon=True)
+        context.Process(target=_rank, args=(rank, port, backend, pipes[rank][1], function, args), daemon=True)
         for rank in range(WORLD)
     ]
     # A new process gets this one's path of modules, and pytest alone puts no folder of the project there.
@@ -67,14 +67,16 @@ def on_each_rank(function: Callable[..., Any], *args: Any, seconds: float = 300.
     return found
 
 
-def _rank(rank: int, port: int, answer: Any, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _rank(rank: int, port: int, backend: str, answer: Any, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
     torch.set_num_threads(1)
     warnings.filterwarnings(
         "ignore", message="The .grad attribute of a Tensor"
     )  # Dynamo's own, for arguments with a history
     try:
-        dist.init_process_group("gloo", rank=rank, world_size=WORLD, timeout=datetime.timedelta(seconds=COLLECTIVE_SECONDS))
+        if backend == "nccl":
+            torch.cuda.set_device(rank)
+        dist.init_process_group(backend, rank=rank, world_size=WORLD, timeout=datetime.timedelta(seconds=COLLECTIVE_SECONDS))
         try:
             answer.send((True, function(rank, *args)))
         finally:

@@ -13,9 +13,18 @@ if torch.distributed.is_available():
     from tests.ranks.data_parallel_checks import CHECKS, all_checks
 
 
-@pytest.mark.slow
-def test_two_ranks():
-    """All checks in one start of two processes, and one test: most of the time is torch's import."""
-    outcomes = on_each_rank(all_checks)
+def check(backend: str) -> None:
+    """Make all checks in one start of two processes, and one test: most of the time is torch's import."""
+    outcomes = on_each_rank(all_checks, backend=backend)
     assert [set(found) for found in outcomes] == [set(CHECKS)] * WORLD
     assert "\n".join(f"{name}: {text}" for found in outcomes for name, text in found.items() if text) == ""
+
+
+@pytest.mark.slow
+def test_two_ranks_on_gloo():
+    check("gloo")
+
+
+@pytest.mark.gpu2
+def test_two_ranks_on_nccl():
+    check("nccl")
