@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from tests.field.runner import LONG
+from tests.torch_versions import OLDER
 from tests.training.twins import Twins, origins, served, twins
 
 RANDOM = {
@@ -154,7 +155,8 @@ class Dropped(nn.Module):
 )
 def test_the_backward_pass_knows_the_masks_of_the_forward_pass(compiler: str, way: str):
     pair = twins(lambda: Dropped(way), compiler)
-    for rows in (4, 6, 5):
+    # Inductor before torch 2.13 cannot compile a gradient that is all zeros, as between these layers, for sizes that vary.
+    for rows in (4, 6) if OLDER and compiler == "inductor" else (4, 6, 5):
         for seed in (0, 1):
             torch.manual_seed(seed)
             pair.compiled.zero_grad()

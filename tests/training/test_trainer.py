@@ -12,6 +12,7 @@ import torch
 import fxbucket
 from tests.equality import assert_same_tree
 from tests.field.runner import LONG
+from tests.torch_versions import OLDER
 from tests.training.twins import served
 
 transformers = pytest.importorskip("transformers")
@@ -94,7 +95,8 @@ def test_the_trainer_s_losses_and_parameters_are_eager_s(compiler: str, settings
     assert served(compiled) == {"tokens=8": 4, "tokens=12": 3, "dynamic": 1}
     found = [made.evaluate()["eval_loss"] for made in (ours, theirs)]
     torch.testing.assert_close(*found, rtol=tolerance, atol=tolerance)
-    assert len(compiled.programs) == 2, "one for training, one for evaluation"
+    # torch before 2.13 breaks the graph at requires_grad_() in a hook of this kind of checkpoint, as docs/training.md says.
+    assert len(compiled.programs) == 2 or (OLDER and settings == SETTINGS["checkpoints"]), "one for each way to run"
 
 
 @pytest.mark.slow

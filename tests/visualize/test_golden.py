@@ -11,15 +11,14 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
 
 import fxbucket
 from fxbucket.passes import Concretize, Discover, Pipeline, Split, Verify
 from fxbucket.visualize import diff_text, dot_text
+from tests.torch_versions import OLDER
 from tests.visualize.golden_models import CASES, Case
 
 GOLDEN = Path(__file__).parent / "golden"
-OLDER = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
 REFRESHED = "REFRESH_GOLDEN" in os.environ
 
 
