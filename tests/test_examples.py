@@ -13,6 +13,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
+
+from tests.torch_versions import OLDER
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name != "benchmark.py")
@@ -38,6 +41,8 @@ def run(example: Path, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_example_prints_what_it_promises(example: Path, tmp_path: Path):
     if example.stem == "draw" and shutil.which("dot") is None:
         pytest.skip("needs Graphviz's dot")
+    if example.stem == "triton_attention" and OLDER and not torch.cuda.is_available():
+        pytest.skip("the interpreter of Triton 3.6, torch 2.11's own, cannot run a loop with NumPy 2.4")
     done = run(example, tmp_path)
     assert done.returncode == 0, done.stderr
     promised = promise_of(example)
