@@ -15,7 +15,7 @@ import torch
 
 from fxbucket.inductor import inductor_settings
 
-FORMAT = 2
+FORMAT = 3
 """Counts up whenever what is written to the store, what a form holds, or how artifacts are made, changes its meaning."""
 
 

@@ -20,6 +20,7 @@ from unittest import mock
 import torch
 from torch import fx
 
+from fxbucket.inductor_passes import results_with_memory_of_their_own
 from fxbucket.process_folder import process_folder
 
 
@@ -34,7 +35,8 @@ def inductor_compile(module: fx.GraphModule, example_inputs: Sequence[Any], opti
     import torch._functorch.config
     import torch._inductor
 
-    with torch._functorch.config.patch(force_non_lazy_backward_lowering=True), _idle_wrappers_noted():
+    settings = torch._functorch.config.patch(force_non_lazy_backward_lowering=True)
+    with settings, _idle_wrappers_noted(), results_with_memory_of_their_own():
         return torch._inductor.standalone_compile(
             module, list(example_inputs), dynamic_shapes="from_tracing_context", options={"config_patches": options}
         )

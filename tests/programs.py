@@ -93,9 +93,15 @@ class RandomProgram:
         return tuple(tensor.requires_grad_(needs) for tensor, needs in zip(made, self.needs_grad, strict=True))
 
 
+UNARY = (
+    "{0} + 1", "{0} * 2", "-{0}", "torch.relu({0})", "{0}.abs()", "{0}.clone()", "{0}.sign()",
+    "{0} * 1", "{0} + 0", "{0} * torch.ones_like({0})",
+)  # fmt: skip
+
+
 def _unary(draw: st.DrawFn, draft: Draft) -> None:
     value = draw(st.sampled_from(draft.values))
-    op = draw(st.sampled_from(["{0} + 1", "{0} * 2", "-{0}", "torch.relu({0})", "{0}.abs()", "{0}.clone()", "{0}.sign()"]))
+    op = draw(st.sampled_from(UNARY))
     draft.add(op.format(value.name), value.shape, value)
 
 

@@ -21,6 +21,7 @@ PRIVATE_TORCH_ALLOWED = {
     "fxbucket/data_parallel_compat.py",
     "fxbucket/graph_compat.py",
     "fxbucket/inductor.py",
+    "fxbucket/inductor_passes.py",
     "fxbucket/serialization_compat.py",
     "fxbucket/torch_compat.py",
     "passes/conditions.py",
