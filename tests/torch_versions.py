@@ -4,4 +4,6 @@ from __future__ import annotations
 
 import torch
 
-OLDER = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+_VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
+OLDER = _VERSION < (2, 13)
+NEWER = _VERSION > (2, 13)
