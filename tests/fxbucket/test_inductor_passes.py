@@ -38,8 +38,7 @@ COPIES: list[Callable[[torch.Tensor], torch.Tensor]] = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_argument", [False, True])
-@pytest.mark.parametrize("needs_grad", [False, True])
+@pytest.mark.parametrize(("is_argument", "needs_grad"), [(False, True), (True, False)])
 def test_a_copy_keeps_its_value_where_a_later_piece_writes_to_what_it_is_of(is_argument: bool, needs_grad: bool):
     def model(x: torch.Tensor, b: torch.Tensor) -> Any:
         written = b if is_argument else x.detach() + 1
