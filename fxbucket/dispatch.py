@@ -208,12 +208,14 @@ class Dispatcher:
         sizes = self.lookup.sizes(args)
         if self.graphs is not None:
             self.graphs.note(args)
-        with self._lock:
-            if self._pins(sizes):
-                entry = self._pin(sizes)
-                if self._background is not None:
-                    self._compile_behind(entry)
-                return self.emitted.function(*args)
+        if self._pins(sizes):
+            with self._lock:
+                # Another thread may have taken the last place meanwhile.
+                if self._pins(sizes):
+                    entry = self._pin(sizes)
+                    if self._background is not None:
+                        self._compile_behind(entry)
+                    return self.emitted.function(*args)
         named = self.lookup.all_by_name(sizes)
         text = sizes_text(named)
         on_miss = self._answer(named)
